@@ -112,6 +112,14 @@ struct HangSpec {
   bool operator==(const HangSpec&) const = default;
 };
 
+// --keep-memory: the memory for snapshots outlives the agent, for the next one of the job.
+struct KeepMemorySpec {
+  std::chrono::milliseconds time{};  // 0: it does not
+  std::string program{};             // absolute path of program or script, or the module's name
+
+  bool operator==(const KeepMemorySpec&) const = default;
+};
+
 struct Job {
   std::string run_id = "none";
   std::string role = "default";
@@ -139,6 +147,7 @@ struct Job {
   std::string version;                    // of this ddprun, for messages
   StandbySpec standbys;
   HangSpec hangs;
+  KeepMemorySpec keep_memory;
   std::vector<int> debugged_ranks;  // global ranks that wait for a debugger, in every round
 
   // The exit code of this agent for an outcome that has this one.

@@ -112,7 +112,9 @@ int run(int argc, char** argv, const Environment& environment) {
   const Surroundings surroundings{
       {directory, own_folder(), environment_bin(called_as(argv), directory)},
       {},
-      boost::uuids::to_string(boost::uuids::random_generator()())};
+      boost::uuids::to_string(boost::uuids::random_generator()()),
+      rdzv::kMungeLibrary,
+      ::getpid() == 1};
   const auto plan = make_plan(settings, line->command, environment, surroundings);
   if (!plan) return refuse(plan.error(), environment);
   if (is_dry_run) return print(as_json ? to_json(*plan) : to_table(*plan));

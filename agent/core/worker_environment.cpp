@@ -8,8 +8,11 @@ namespace ddprun::agent {
 namespace {
 
 // systemd sets these for the agent (systemd_notify.h). A worker that used them would send messages
-// in the name of the whole service; systemd accepts those under NotifyAccess=all.
-constexpr const char* kServiceVariables[] = {"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"};
+// in the name of the whole service; systemd accepts those under NotifyAccess=all. The descriptors of LISTEN_FDS
+// are closed in a worker.
+constexpr const char* kServiceVariables[] = {"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID",
+                                             "LISTEN_FDS",    "LISTEN_PID",    "LISTEN_FDNAMES",
+                                             "FDSTORE"};
 
 constexpr const char* kVariablesOfAWorker[] = {"LOCAL_RANK",
                                                "RANK",

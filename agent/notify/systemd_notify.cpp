@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <sstream>
 #include <utility>
 
 #include "rendezvous/common/foreign_text.h"
@@ -59,6 +60,22 @@ Result<std::optional<std::chrono::microseconds>> watchdog_interval(const Environ
                                              kShortestInterval);
 }
 
+std::vector<StoredFile> stored_files(const Environment& environment, long own_pid) {
+  constexpr int kFirst = 3;
+  constexpr int kMost = 1024;
+  const auto pid = parse_number<long>(value_or_empty(environment, "LISTEN_PID"));
+  const auto count = parse_number<int>(value_or_empty(environment, "LISTEN_FDS"));
+  std::vector<StoredFile> files;
+  if (pid != own_pid || !count || *count < 1 || *count > kMost) return files;
+  std::istringstream names(value_or_empty(environment, "LISTEN_FDNAMES"));
+  for (int fd = kFirst; fd < kFirst + *count; ++fd) {
+    std::string name;
+    std::getline(names, name, ':');
+    files.push_back({fd, std::move(name)});
+  }
+  return files;
+}
+
 SystemdNotify::SystemdNotify(boost::asio::any_io_executor executor, const Environment& environment,
                              std::function<std::string()> status,
                              std::function<void(std::string_view)> warn)
@@ -81,6 +98,30 @@ SystemdNotify::SystemdNotify(boost::asio::any_io_executor executor, const Enviro
   }
   fd_ = rdzv::UniqueFd(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   fd_ ? void(socket_ = *socket) : complain(std::strerror(errno));
+}
+
+bool SystemdNotify::keep(int fd, const std::string& name) {
+  if (!is_on()) return false;
+  std::string text = "FDSTORE=1\nFDNAME=" + name + "\n";
+  iovec bytes{text.data(), text.size()};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof fd)] = {};
+  msghdr message{};
+  message.msg_name = &socket_->address;
+  message.msg_namelen = socket_->length;
+  message.msg_iov = &bytes;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof control;
+  cmsghdr* const header = CMSG_FIRSTHDR(&message);
+  header->cmsg_level = SOL_SOCKET;
+  header->cmsg_type = SCM_RIGHTS;
+  header->cmsg_len = CMSG_LEN(sizeof fd);
+  std::memcpy(CMSG_DATA(header), &fd, sizeof fd);
+  return ::sendmsg(fd_.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0;
+}
+
+void SystemdNotify::forget(const std::string& name) {
+  if (is_on()) tell("FDSTOREREMOVE=1\nFDNAME=" + name + "\n");
 }
 
 void SystemdNotify::ready() {

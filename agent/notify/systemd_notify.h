@@ -16,6 +16,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "agent/loop/timer.h"
 #include "rendezvous/common/environment.h"
@@ -36,11 +37,25 @@ Result<NotifySocket> parse_notify_socket(std::string_view text);
 Result<std::optional<std::chrono::microseconds>> watchdog_interval(const Environment& environment,
                                                                    long own_pid);
 
+// Descriptors that the manager has kept for this service (sd_listen_fds(3), FDSTORE=1), if they are this process's.
+struct StoredFile {
+  int fd = -1;
+  std::string name{};
+};
+std::vector<StoredFile> stored_files(const Environment& environment, long own_pid);
+
 class SystemdNotify {
  public:
   // `status` returns the job's status in one line; `warn` gets each message at most once.
   SystemdNotify(boost::asio::any_io_executor executor, const Environment& environment,
                 std::function<std::string()> status, std::function<void(std::string_view)> warn);
+
+  bool is_on() const { return socket_.has_value(); }
+
+  // The manager keeps the file for the next start of this service, if its unit has FileDescriptorStoreMax=, until
+  // forget(). `name` has no colon. False: the manager cannot be told.
+  bool keep(int fd, const std::string& name);
+  void forget(const std::string& name);
 
   void ready();
   void status_may_have_changed();
@@ -50,7 +65,6 @@ class SystemdNotify {
   void over(const std::string& status);
 
  private:
-  bool is_on() const { return socket_.has_value(); }
   void tell(const std::string& state);
   bool send(const std::string& state);
   void complain(const std::string& what);

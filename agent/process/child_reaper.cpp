@@ -26,10 +26,10 @@ ChildReaper::ChildReaper(boost::asio::io_context& io, const std::string& agent_i
       hooks_(std::move(hooks)),
       looks_(io.get_executor(), std::string(kAgentVariable) + "=" + agent_id) {}
 
-Result<void> ChildReaper::start(std::size_t slots) {
+Result<void> ChildReaper::start(std::size_t slots, std::optional<MemoryOffer> offer) {
   become_subreaper();
   signal_.add(SIGCHLD);  // before the first child: the keeper may be killed at once
-  auto keeper = Keeper::start(slots);
+  auto keeper = Keeper::start(slots, std::move(offer));
   if (!keeper) return fail(std::move(keeper.error()));
   keeper_.emplace(std::move(*keeper));
   await();

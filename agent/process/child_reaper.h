@@ -41,7 +41,7 @@ class ChildReaper {
 
   // Call it before the agent has another thread or child. From then on this process adopts the
   // workers' orphans. The keeper gets that many slots: one for each worker, then those of standbys.
-  Result<void> start(std::size_t slots);
+  Result<void> start(std::size_t slots, std::optional<MemoryOffer> offer = std::nullopt);
 
   // After start(): the keeper's slot where a worker enters its process group, and the temporary
   // error file that the keeper removes when the agent ends.
@@ -71,6 +71,10 @@ class ChildReaper {
   // The keeper ends, beside the rest of the job's end. No worker may be started after this.
   void let_keeper_go() {
     if (keeper_) keeper_->let_go();
+  }
+  // The keeper will not hold the memory that it was offered.
+  void drop_memory() {
+    if (keeper_) keeper_->drop_memory();
   }
 
  private:

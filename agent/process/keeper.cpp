@@ -10,9 +10,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <chrono>
+#include <ctime>
 #include <new>
+#include <span>
+#include <tuple>
 #include <utility>
 
 #include "agent/process/control_group.h"
@@ -39,20 +43,26 @@ void await_leader(pid_t group, Clock::time_point until) {
   ::close(fd);
 }
 
-void await_group(pid_t group, Clock::time_point until) {
-  while (::kill(-group, 0) == 0 && Clock::now() < until) ::poll(nullptr, 0, 1);
+void await_group(pid_t group, Clock::time_point until, MemoryHolder& memory) {
+  while (::kill(-group, 0) == 0 && Clock::now() < until) memory.pause(1ms);
 }
 
 }  // namespace
 
 // Runs in a process that may have been forked from one with threads: system calls only.
-void Keeper::keep(int pipe_fd) const {
+void Keeper::keep(int pipe_fd, int cleaned_fd) const {
   ::setsid();  // gets no signals of the terminal
   ::prctl(PR_SET_NAME, "ddprun-keeper");
-  close_all_files_but(pipe_fd);
-  char nothing = 0;
-  while (::read(pipe_fd, &nothing, 1) < 0 && errno == EINTR) {
+  std::array kept{pipe_fd, cleaned_fd, -1, -1, -1};
+  if (offer_) {
+    kept[2] = offer_->memory.get();
+    kept[3] = offer_->folder.get();
+    kept[4] = offer_->listener.get();
   }
+  std::ranges::sort(kept);
+  close_all_files_but(std::span<const int>(kept).subspan(offer_ ? 0 : 3));
+  const bool is_dropped = await_end_of_agent(pipe_fd, offer_.get());
+  const std::time_t ended = ::time(nullptr);
   const auto each_group = [this](auto&& perform) {
     for (std::size_t i = 0; i < count_; ++i) {
       if (const pid_t group = entries_[i].group.load()) perform(group);
@@ -73,38 +83,47 @@ void Keeper::keep(int pipe_fd) const {
   const auto until = Clock::now() + kPatience;
   each_group([until](pid_t group) { await_leader(group, until); });
   remove_files();
+  MemoryHolder memory(offer_.get(), is_dropped, ended);  // the workers themselves have ended
   // Other members of a group may have made the file meanwhile, so it is removed again. This waits
   // longer if dead orphans are not reaped (a container without an init): they still count as
   // members.
-  each_group([until](pid_t group) { await_group(group, until); });
+  each_group([&](pid_t group) { await_group(group, until, memory); });
   remove_files();
   each_control_group([](const char* path) { remove_control_group(path, kControlGroupPatience); });
+  ::close(cleaned_fd);
+  memory.hold();
   ::_exit(0);
 }
 
-Result<Keeper> Keeper::start(std::size_t slots) {
+Result<Keeper> Keeper::start(std::size_t slots, std::optional<MemoryOffer> offer) {
   void* memory = ::mmap(nullptr, (slots + kControlGroups) * sizeof(Entry), PROT_READ | PROT_WRITE,
                         MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return fail(error_from_errno(errno, "memory for the keeper"));
   // Zeroed pages are valid empty entries; initialising them would cost a page fault each.
   Keeper keeper(std::launder(static_cast<Entry*>(memory)), slots);
+  if (offer) keeper.offer_ = std::make_unique<MemoryOffer>(std::move(*offer));
   if (auto forked = keeper.replace(); !forked) return fail(std::move(forked.error()));
   return keeper;
 }
 
 Result<void> Keeper::replace() {
   int fds[2];
+  int cleaned_fds[2];
   if (::pipe2(fds, O_CLOEXEC) != 0)
     return fail(error_from_errno(errno, "cannot make a pipe for the keeper"));
   rdzv::UniqueFd reading(fds[0]);
   rdzv::UniqueFd writing(fds[1]);
+  if (::pipe2(cleaned_fds, O_CLOEXEC) != 0)
+    return fail(error_from_errno(errno, "cannot make a pipe for the keeper"));
+  rdzv::UniqueFd cleaned(cleaned_fds[0]);
+  const rdzv::UniqueFd cleaning(cleaned_fds[1]);
   int fork_errno = 0;
   const pid_t pid = [&] {
     const AllSignalsBlocked blocked;
     const pid_t forked = ::fork();
     if (forked == 0) {
       writing.reset();  // with it open, read() would never see the end of file
-      keep(reading.get());
+      keep(reading.get(), cleaning.get());
     }
     fork_errno = errno;
     return forked;
@@ -112,6 +131,8 @@ Result<void> Keeper::replace() {
   if (pid < 0) return fail(error_of_start(fork_errno, "cannot start the keeper"));
   pid_ = pid;
   pipe_ = std::move(writing);
+  cleaned_ = std::move(cleaned);
+  if (is_memory_dropped_) tell_to_drop();
   return {};
 }
 
@@ -120,8 +141,25 @@ void Keeper::Unmap::operator()(Entry* entries) const { ::munmap(entries, bytes);
 Keeper::~Keeper() {
   if (!entries_) return;
   let_go();
+  if (offer_ && !is_memory_dropped_) {
+    char nothing = 0;
+    while (::read(cleaned_.get(), &nothing, 1) < 0 && errno == EINTR) {
+    }
+    if (pid_ > 0) ::waitpid(pid_, nullptr, WNOHANG);
+    return;
+  }
   while (pid_ > 0 && ::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
   }
+}
+
+void Keeper::drop_memory() {
+  if (std::exchange(is_memory_dropped_, true)) return;
+  tell_to_drop();
+}
+
+void Keeper::tell_to_drop() {
+  const char any = 'd';
+  if (offer_ && pipe_) std::ignore = ::write(pipe_.get(), &any, 1);
 }
 
 // The agent may be killed during this. The path is then a mixture of the old and the new one, but

@@ -7,6 +7,9 @@
 // fork and exec, so none runs unregistered; the agent clears the entry before it reaps the group's
 // leader, so the number cannot belong to another process yet. Started before the agent has a thread;
 // event loop thread only.
+//
+// With a MemoryOffer (--keep-memory) it then holds the node's memory for snapshots, until the next agent of the
+// job takes it or its time is over, unless the job has succeeded.
 #pragma once
 
 #include <sys/types.h>
@@ -14,8 +17,10 @@
 #include <atomic>
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <string_view>
 
+#include "agent/process/memory_offer.h"
 #include "rendezvous/common/result.h"
 #include "rendezvous/common/unique_fd.h"
 
@@ -28,10 +33,10 @@ class Keeper {
   static_assert(Slot::is_always_lock_free);
 
   // Forks a keeper with room for `slots` groups, and a file for each.
-  static Result<Keeper> start(std::size_t slots);
+  static Result<Keeper> start(std::size_t slots, std::optional<MemoryOffer> offer = std::nullopt);
 
   Keeper(Keeper&&) = default;
-  // The keeper kills and removes what is still registered, and is reaped.
+  // The keeper kills and removes what is still registered, and is reaped, unless it holds the memory.
   ~Keeper();
 
   pid_t pid() const { return pid_; }
@@ -46,8 +51,11 @@ class Keeper {
   void set_control_group(std::string_view path) { set_path(count_, path); }
   void set_next_control_group(std::string_view path) { set_path(count_ + 1, path); }
 
-  // The keeper kills and removes what is still registered, and exits.
+  // The keeper kills and removes what is still registered, and exits, unless it holds the memory.
   void let_go();
+
+  // The job has succeeded: nobody will need the memory. Call it before let_go().
+  void drop_memory();
 
   // Reaps the keeper if it has ended. True, once, if it was not let go: the caller must call
   // replace().
@@ -73,13 +81,17 @@ class Keeper {
 
   Keeper(Entry* entries, std::size_t count)
       : entries_(entries, Unmap{(count + kControlGroups) * sizeof(Entry)}), count_(count) {}
-  [[noreturn]] void keep(int pipe_fd) const;
+  [[noreturn]] void keep(int pipe_fd, int cleaned_fd) const;
+  void tell_to_drop();
   void set_path(std::size_t index, std::string_view path);
 
   std::unique_ptr<Entry[], Unmap> entries_;  // null: moved from
   std::size_t count_;
   pid_t pid_ = -1;
   rdzv::UniqueFd pipe_;
+  rdzv::UniqueFd cleaned_;              // is at its end when the keeper has killed and removed all
+  std::unique_ptr<MemoryOffer> offer_;  // null: there is no such memory
+  bool is_memory_dropped_ = false;
 };
 
 }  // namespace ddprun::agent

@@ -23,6 +23,8 @@ constexpr std::size_t kNameBytesMax = 60;   // of the id in the file name
 constexpr std::size_t kSweptAtStart = 16;   // a limit, so that the launch stays fast
 constexpr std::time_t kLeftOverAfter = 10;  // seconds
 constexpr mode_t kOthers = S_IRWXG | S_IRWXO;
+constexpr std::string_view kControl = ".sock";
+constexpr std::string_view kMemory = ".memory";
 
 Error wrong_owner(const std::string& path, uid_t owner) {
   return {ErrorCode::kPermissionDenied,
@@ -64,6 +66,15 @@ Result<rdzv::UniqueFd> bind_as(const rdzv::UniqueFd& folder, const std::string& 
   return socket;
 }
 
+std::vector<std::string> names_in(const rdzv::UniqueFd& folder, std::string_view ending) {
+  std::vector<std::string> names;
+  for_each_entry(folder.get(), [&](std::string_view name, unsigned char) {
+    if (name.ends_with(ending)) names.emplace_back(name);
+  });
+  std::ranges::sort(names);
+  return names;
+}
+
 // Call it with the lock held.
 void sweep(const rdzv::UniqueFd& folder, std::span<const std::string> names, uid_t user) {
   const std::time_t now = ::time(nullptr);
@@ -80,15 +91,40 @@ void sweep(const rdzv::UniqueFd& folder, std::span<const std::string> names, uid
   }
 }
 
+// The first of the names that no running process has. The first `shared` of them may be others' names, too.
+Result<BoundControl> bind_first(const rdzv::UniqueFd& folder, std::span<const std::string> names,
+                                std::size_t shared, uid_t user) {
+  const auto lock = lock_of(folder);
+  if (lock) {
+    for (const std::string_view kind : {kControl, kMemory}) {
+      const std::vector<std::string> found = names_in(folder, kind);
+      sweep(folder, std::span(found).first(std::min(found.size(), kSweptAtStart)), user);
+    }
+  }
+  // Without the lock do not try to get a shared name: another agent is working on it.
+  for (const std::string& name : names.subspan(lock ? 0 : shared)) {
+    auto bound = bind_as(folder, name);
+    if (!bound && bound.error().code == ErrorCode::kAddressInUse) {
+      const auto other = connect_control(folder, name, user);
+      // A socket with our own pid is of a process that has ended, or of another pid namespace.
+      if (other || other.error().code != ErrorCode::kUnavailable) continue;
+      ::unlinkat(folder.get(), name.c_str(), 0);
+      bound = bind_as(folder, name);
+    }
+    if (!bound) return fail(std::move(bound.error()));
+    return BoundControl{std::move(*bound), name};
+  }
+  return fail(ErrorCode::kAddressInUse, "every name for the job's socket is taken");
+}
+
 }  // namespace
 
 std::vector<std::string> control_sockets_in(const rdzv::UniqueFd& folder) {
-  std::vector<std::string> names;
-  for_each_entry(folder.get(), [&names](std::string_view name, unsigned char) {
-    if (name.ends_with(".sock")) names.emplace_back(name);
-  });
-  std::ranges::sort(names);
-  return names;
+  return names_in(folder, kControl);
+}
+
+std::vector<std::string> memory_sockets_in(const rdzv::UniqueFd& folder) {
+  return names_in(folder, kMemory);
 }
 
 void remove_left_over(const rdzv::UniqueFd& folder, std::span<const std::string> names,
@@ -153,7 +189,19 @@ Result<rdzv::UniqueFd> open_control_folder(const std::string& path, uid_t user, 
   return folder;
 }
 
-std::string control_name(std::string_view run_id) {
+Result<ControlFolder> own_control_folder(const Environment& environment, uid_t user) {
+  std::optional<Error> why;
+  for (const std::string& path : control_folders(environment, user)) {
+    auto folder = open_control_folder(path, user, /*makes_it=*/true);
+    if (folder) return ControlFolder{std::move(*folder), path};
+    // If a folder does not exist, try the next one; report any other error.
+    why = std::move(folder.error());
+    if (why->code == ErrorCode::kPermissionDenied) break;
+  }
+  return fail(std::move(*why));
+}
+
+std::string control_prefix(std::string_view run_id) {
   std::string name;
   for (const char each : run_id.substr(0, kNameBytesMax)) {
     const bool is_fit = (each >= 'a' && each <= 'z') || (each >= 'A' && each <= 'Z') ||
@@ -161,13 +209,15 @@ std::string control_name(std::string_view run_id) {
                         (each == '.' && !name.empty());
     name += is_fit ? each : '_';
   }
-  return name + ".sock";
+  return name;
+}
+
+std::string control_name(std::string_view run_id) {
+  return control_prefix(run_id) + std::string(kControl);
 }
 
 std::string control_name(std::string_view run_id, pid_t pid) {
-  std::string name = control_name(run_id);
-  name.resize(name.size() - std::strlen(".sock"));
-  return name + "." + std::to_string(pid) + ".sock";
+  return control_prefix(run_id) + "." + std::to_string(pid) + std::string(kControl);
 }
 
 Result<rdzv::UniqueFd> connect_control(const rdzv::UniqueFd& folder, const std::string& name,
@@ -200,26 +250,17 @@ Result<rdzv::UniqueFd> connect_control(const rdzv::UniqueFd& folder, const std::
 
 Result<BoundControl> bind_control(const rdzv::UniqueFd& folder, std::string_view run_id, pid_t pid,
                                   uid_t user) {
-  const auto lock = lock_of(folder);
-  if (lock) {
-    const std::vector<std::string> names = control_sockets_in(folder);
-    sweep(folder, std::span(names).first(std::min(names.size(), kSweptAtStart)), user);
-  }
-  // Without the lock do not try to get the plain name: another agent is working on it.
-  for (std::string name : {control_name(run_id), control_name(run_id, pid)}) {
-    if (!lock && name == control_name(run_id)) continue;
-    auto bound = bind_as(folder, name);
-    if (!bound && bound.error().code == ErrorCode::kAddressInUse) {
-      const auto other = connect_control(folder, name, user);
-      // A socket with our own pid is of a process that has ended, or of another pid namespace.
-      if (other || other.error().code != ErrorCode::kUnavailable) continue;
-      ::unlinkat(folder.get(), name.c_str(), 0);
-      bound = bind_as(folder, name);
-    }
-    if (!bound) return fail(std::move(bound.error()));
-    return BoundControl{std::move(*bound), std::move(name)};
-  }
-  return fail(ErrorCode::kAddressInUse, "every name for the job's socket is taken");
+  const std::string names[] = {control_name(run_id), control_name(run_id, pid)};
+  return bind_first(folder, names, /*shared=*/1, user);
+}
+
+Result<BoundControl> bind_memory(const rdzv::UniqueFd& folder, std::string_view run_id, pid_t pid,
+                                 uid_t user) {
+  // The memory of an agent that had this number may still be kept.
+  const std::string name = control_prefix(run_id) + "." + std::to_string(pid);
+  const std::string names[] = {name + std::string(kMemory), name + ".1" + std::string(kMemory),
+                               name + ".2" + std::string(kMemory)};
+  return bind_first(folder, names, /*shared=*/0, user);
 }
 
 }  // namespace ddprun::agent

@@ -1,7 +1,8 @@
 // The folder of the control sockets of a user's jobs on this machine, for the agent and ddpctl:
 // $DDPRUN_CONTROL_DIR, else $XDG_RUNTIME_DIR/ddprun, else /tmp/ddprun-<uid>; only its owner may
-// enter it. Each job has ID.sock in it; if another running job has that name, ID.PID.sock. Any
-// thread; nothing here waits for another process.
+// enter it. Each job has ID.sock in it; if another running job has that name, ID.PID.sock. With
+// --keep-memory each agent also has ID.PID.memory (kept_memory.h). Any thread; nothing here waits for
+// another process.
 //
 // Do not use paths: in /tmp another user may have made the folder, or replaces it by a link. It is
 // opened once, without following links, and checked; everything else uses that descriptor.
@@ -29,9 +30,18 @@ std::vector<std::string> control_folders(const Environment& environment, uid_t u
 // kPermissionDenied: it exists, but others can use it too; the message says what to do.
 Result<rdzv::UniqueFd> open_control_folder(const std::string& path, uid_t user, bool makes_it);
 
+// The one for the sockets of this user's new job: the first that is there or can be made.
+struct ControlFolder {
+  rdzv::UniqueFd folder;
+  std::string path;
+};
+Result<ControlFolder> own_control_folder(const Environment& environment, uid_t user);
+
 // The job's id as a file name: other characters are replaced, a long id is cut.
 std::string control_name(std::string_view run_id);
 std::string control_name(std::string_view run_id, pid_t pid);
+// What all names of sockets of that job begin with, and those of some other jobs.
+std::string control_prefix(std::string_view run_id);
 
 // Connects to a socket there. kNotFound: there is none. kUnavailable: nobody listens at it, because
 // its job was killed. kPermissionDenied: it does not belong to this user.
@@ -40,6 +50,7 @@ Result<rdzv::UniqueFd> connect_control(const rdzv::UniqueFd& folder, const std::
 
 // The names of the sockets there, sorted.
 std::vector<std::string> control_sockets_in(const rdzv::UniqueFd& folder);
+std::vector<std::string> memory_sockets_in(const rdzv::UniqueFd& folder);
 
 // Removes those of `names` at which nobody listens: killed jobs left them. A socket that is only a
 // few seconds old is kept, because its agent may not listen yet.
@@ -55,5 +66,7 @@ struct BoundControl {
 };
 Result<BoundControl> bind_control(const rdzv::UniqueFd& folder, std::string_view run_id, pid_t pid,
                                   uid_t user);
+Result<BoundControl> bind_memory(const rdzv::UniqueFd& folder, std::string_view run_id, pid_t pid,
+                                 uid_t user);
 
 }  // namespace ddprun::agent

@@ -147,26 +147,16 @@ ControlService::~ControlService() {
 // ---- clients
 
 Result<void> ControlService::open(const Environment& environment) {
-  std::optional<Error> why;
-  for (const std::string& path : control_folders(environment, ::geteuid())) {
-    auto folder = open_control_folder(path, ::geteuid(), /*makes_it=*/true);
-    // If a folder does not exist, try the next one; report any other error.
-    if (!folder) {
-      const bool is_wrong = folder.error().code == ErrorCode::kPermissionDenied;
-      why = std::move(folder.error());
-      if (is_wrong) break;
-      continue;
-    }
-    auto bound = bind_control(*folder, run_id_, ::getpid(), ::geteuid());
-    if (!bound) return fail(std::move(bound.error()).with("folder", path));
-    folder_ = std::move(*folder);
-    name_ = std::move(bound->name);
-    path_ = path + "/" + name_;
-    listener_.assign(bound->socket.release());
-    accept();
-    return {};
-  }
-  return fail(std::move(*why));
+  auto own = own_control_folder(environment, ::geteuid());
+  if (!own) return fail(std::move(own.error()));
+  auto bound = bind_control(own->folder, run_id_, ::getpid(), ::geteuid());
+  if (!bound) return fail(std::move(bound.error()).with("folder", own->path));
+  folder_ = std::move(own->folder);
+  name_ = std::move(bound->name);
+  path_ = own->path + "/" + name_;
+  listener_.assign(bound->socket.release());
+  accept();
+  return {};
 }
 
 void ControlService::accept() {

@@ -46,6 +46,7 @@ Supervisor::Supervisor(const Job& job)
               value_or_empty(job.environment, "TMPDIR")),
       parts_(parts_of(io_, console_, log_, output_, job)),
       observers_(parts_, [this] { return snapshot(); }),
+      memory_(parts_, observers_.systemd),
       core_(node_config(job)),
       signals_(io_),
       workers_(parts_, worker_events()),
@@ -59,7 +60,8 @@ Supervisor::Supervisor(const Job& job)
                      store_.adopt(std::move(client.socket), std::move(client.received));
                    }}),
       end_(
-          parts_, {observers_, queries_, leader_}, [this] { return workers_.stacks_text(); },
+          parts_, {observers_, queries_, leader_},
+          [this] { return workers_.stacks_text() + memory_.remark(); },
           log_.writes(Log::Level::kInfo)),
       hangs_(io_, job.hangs.timeout, hang_hooks()),
       hang_response_(io_, job.hangs.restarts, hang_response_hooks()),
@@ -96,7 +98,10 @@ Result<void> Supervisor::prepare() {
     recorder_ = std::move(*recorder);
     recorder_->note(NodeBegan{node_config(job_)});
   }
-  if (auto prepared = workers_.prepare(); !prepared) return prepared;
+  auto offer = memory_.prepare();
+  auto prepared = workers_.prepare(std::move(offer), memory_.for_workers());
+  if (!prepared) return prepared;
+  memory_.keeper_runs();
   handle_signals();
   observers_.job_started(/*has_status_line=*/console_.can_have_live_line(Stream::kStderr) &&
                          output_.owns_terminals(job_.local_world_size));
@@ -370,6 +375,10 @@ void Supervisor::perform(const Finish& action) {
   outcome_ = action.outcome;
   observers_.events.finished(action.outcome, job_.exit_code(action.outcome.exit_code));
   workers_.job_is_over();
+  if (action.outcome.kind == rdzv::JobOutcome::Kind::kSucceeded) {
+    workers_.drop_memory();
+    memory_.job_succeeded();
+  }
   end_.begin(action.outcome);
 }
 

@@ -24,6 +24,7 @@
 #include "agent/supervisor/hang_watch.h"
 #include "agent/supervisor/job_end.h"
 #include "agent/supervisor/leader_port.h"
+#include "agent/supervisor/node_memory.h"
 #include "agent/supervisor/observers.h"
 #include "agent/supervisor/parts.h"
 #include "agent/supervisor/query_port.h"
@@ -114,6 +115,7 @@ class Supervisor {
   const AgentParts parts_;
   Observers observers_;
   std::unique_ptr<CoreRecorder> recorder_;  // with --record
+  NodeMemory memory_;
   NodeCore core_;
   std::deque<NodeEvent> queue_;
   bool is_pumping_ = false;

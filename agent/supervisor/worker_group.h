@@ -61,8 +61,13 @@ class WorkerGroup {
   };
   WorkerGroup(AgentParts parts, Events events, StartProcess start = &WorkerProcess::start);
 
-  // Call it before the agent has another thread or child.
-  Result<void> prepare() { return reaper_.start(workers_.size() + Standbys::slots(job_)); }
+  // Call it before the agent has another thread or child. `offer`: memory for snapshots that the keeper holds
+  // after the agent's end; `snapshot`: the memory that workers get, else the group makes its own where it needs one.
+  Result<void> prepare(std::optional<MemoryOffer> offer = std::nullopt,
+                       rdzv::UniqueFd snapshot = {}) {
+    snapshot_ = std::move(snapshot);
+    return reaper_.start(workers_.size() + Standbys::slots(job_), std::move(offer));
+  }
 
   // ---- a round
   void begin(const rdzv::RoundStart& start);
@@ -91,6 +96,8 @@ class WorkerGroup {
 
   // No process of a worker is left, or the agent exits without waiting for those that are.
   void let_keeper_go() { reaper_.let_keeper_go(); }
+  // The keeper is not to hold the memory that it was offered.
+  void drop_memory() { reaper_.drop_memory(); }
   // No round follows.
   void job_is_over() {
     prepared_.job_is_over();
@@ -191,7 +198,8 @@ class WorkerGroup {
   BlockingCalls error_files_;
   OomWatch oom_watch_;
   rdzv::UniqueFd python_hooks_;  // the archive, made for the first worker
-  rdzv::UniqueFd snapshot_;      // the node's memory for snapshots of the training, likewise
+  // The node's memory for snapshots of the training, likewise, unless it outlives the agent.
+  rdzv::UniqueFd snapshot_;
 
   rdzv::RoundStart round_;
   std::vector<Worker> workers_;  // by local rank

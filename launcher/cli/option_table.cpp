@@ -58,6 +58,11 @@ constexpr std::array<OptionSpec, kOptionCount> kTable{{
      "Python modules that the processes of --standby load in advance, beside PyTorch's; without "
      "it, those that the first worker had imported at its first step",
      kList, kOwn},
+    {kKeepMemory, "keep-memory", "SECONDS", "0",
+     "how long the workers' snapshots in memory outlive this ddprun, unless the job has succeeded, "
+     "for "
+     "the next one of the same --rdzv-id, program and user on this node; 0, not at all",
+     kValue, kOwn},
     {kStandalone, "standalone", "", "",
      "this node alone, with a random run id, whatever the options under Nodes say", kFlag},
     {kModule, "module", "", "", "the program is a Python module: python -u -m", kFlag, kPetAndOwn,

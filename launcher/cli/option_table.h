@@ -22,6 +22,7 @@ enum class OptionId {
   kOnHang,
   kStandby,
   kPreload,
+  kKeepMemory,
   kStandalone,
   kModule,
   kNoPython,

@@ -208,7 +208,28 @@ Result<ControlClient> find_job(const std::string& job) {
   if (found.dead.size() > kDeadShown) {
     sentence += "\n  and " + std::to_string(found.dead.size() - kDeadShown) + " more of these";
   }
+  for (const agent::KeptMemory& each : memories_of(job, kWhoPatience)) {
+    if (!each.is_in_use && !each.is_silent) sentence += "\n  " + sentence_about(each);
+  }
   return fail(ErrorCode::kNotFound, sentence);
+}
+
+std::vector<agent::KeptMemory> memories_of(const std::string& job, milliseconds patience) {
+  auto memories =
+      agent::find_memories(environment_from(environ), ::geteuid(), /*run_id=*/"", patience);
+  std::erase_if(memories, [&job](const agent::KeptMemory& each) {
+    const bool is_meant = job.empty() || each.owner.job == job ||
+                          std::to_string(each.agent) == job ||
+                          (each.is_silent && each.socket.starts_with(agent::control_prefix(job)));
+    return !is_meant;
+  });
+  return memories;
+}
+
+std::string sentence_about(const agent::KeptMemory& memory) {
+  const std::string job = printable(memory.owner.job);
+  return "job '" + job + "': its ddprun has ended; " + agent::describe(memory) +
+         " ('ddpctl forget " + job + "' frees them)";
 }
 
 json::object object_in(std::string_view line) {

@@ -11,7 +11,9 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
+#include "agent/query/kept_memory.h"
 #include "rendezvous/common/result.h"
 #include "rendezvous/common/unique_fd.h"
 
@@ -52,6 +54,13 @@ class ControlClient {
 // Finds a job by its id, by the process id of its agent, or, if `job` is empty, the only one.
 // kNotFound: there is none. kInvalidArgument: there are several; the message lists them.
 Result<ControlClient> find_job(const std::string& job);
+
+// Memory that keepers hold for the next agent of that job, or of all; also what is in use, and those that do not
+// answer.
+std::vector<agent::KeptMemory> memories_of(const std::string& job,
+                                           std::chrono::milliseconds patience);
+// "job 'fashion': its ddprun has ended; 24 MiB are kept for another 512 s (…)"
+std::string sentence_about(const agent::KeptMemory& memory);
 
 // A line of an answer; empty if it is no object.
 boost::json::object object_in(std::string_view line);

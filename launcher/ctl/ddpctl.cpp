@@ -35,6 +35,15 @@ constexpr const char* kJobExitCodes = R"(Exit codes:
   6  the folder or socket is not yours
 )";
 
+constexpr const char* kForgetExitCodes = R"(Exit codes:
+  0  done
+  1  any other failure
+  2  wrong usage
+  3  no memory of such a job of yours is kept on this node
+  4  several jobs are meant; name one
+  5  the process that holds the memory does not answer
+)";
+
 constexpr const char* kStoreExitCodes = R"(Exit codes:
   0  done
   1  any other failure
@@ -223,6 +232,17 @@ void add_replace(Commands& commands) {
                     "do not wait until all have taken their next step");
 }
 
+void add_forget(Commands& commands) {
+  const auto [forget, its] =
+      commands.add("forget",
+                   "Free the memory that an ended job has left on this node for its next ddprun "
+                   "(--keep-memory).",
+                   kForgetExitCodes, forget_memory);
+  forget->add_option(
+      "JOB", its->job,
+      "its id, or the process id that its agent had; needed if several jobs left some");
+}
+
 struct LeaderArguments {
   std::string listen;
   CommandLine line;
@@ -341,6 +361,7 @@ int run_ddpctl(int argc, char** argv) {
            "--max-restarts.",
            "do not wait until the next round runs", restart_job);
   add_replace(commands);
+  add_forget(commands);
   add_store(commands);
   add_leader(commands);
   add_token(commands);

@@ -61,6 +61,11 @@ struct ReplaceArguments : StopArguments {
 };
 int replace_worker(const ReplaceArguments& arguments);
 
+struct ForgetArguments {
+  std::string job;
+};
+int forget_memory(const ForgetArguments& arguments);
+
 struct StoreArguments {
   std::string command;  // "get", …; empty: serve
   std::string server;

@@ -13,6 +13,7 @@
 #include "agent/process/search_path.h"
 #include "launcher/cli/help.h"
 #include "launcher/cli/text.h"
+#include "launcher/ctl/control_client.h"
 #include "launcher/ctl/ddpctl.h"
 #include "launcher/doctor/doctor_facts.h"
 #include "launcher/doctor/doctor_findings.h"
@@ -31,6 +32,7 @@ using std::chrono::seconds;
 
 constexpr seconds kLookupLimit{5};
 constexpr seconds kAnswerLimit{10};  // for a program to print its version
+constexpr std::chrono::seconds kMemoryLimit{1};
 constexpr std::size_t kAddressesMax = 16;
 
 // Does not import torch, because that takes more than a second.
@@ -215,6 +217,18 @@ ProgramFacts ask_ddprun(const Environment& environment, Clock::time_point deadli
   return facts;
 }
 
+// ---- what jobs have left
+
+std::vector<KeptMemoryFacts> kept_memory_facts() {
+  std::vector<KeptMemoryFacts> facts;
+  for (const agent::KeptMemory& each : memories_of("", kMemoryLimit)) {
+    if (each.is_in_use) continue;
+    facts.push_back({each.owner.job, each.bytes, std::chrono::ceil<std::chrono::seconds>(each.left),
+                     each.is_silent});
+  }
+  return facts;
+}
+
 // ---- all of it
 
 std::vector<Finding> examine(const DoctorArguments& arguments, const Environment& environment) {
@@ -258,6 +272,7 @@ std::vector<Finding> examine(const DoctorArguments& arguments, const Environment
   findings.push_back(judge_cpus(cpus));
   findings.push_back(judge_memory(read_memory_use(), available_memory()));
   findings.push_back(judge_tasks(read_task_use()));
+  findings.push_back(judge_kept_memory(kept_memory_facts()));
   findings.push_back(judge_store(try_store()));
   findings.push_back(judge_all_reduce(all_reduce));
   return findings;

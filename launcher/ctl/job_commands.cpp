@@ -1,16 +1,19 @@
-// What ddpctl does with a running job: status, logs, events, stop, restart.
+// What ddpctl does with a running job (status, logs, events, stop, restart), and with what one has left.
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <boost/json.hpp>
 #include <chrono>
 #include <cstdio>
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "agent/output/terminal_look.h"
 #include "agent/query/log_query.h"
@@ -257,6 +260,37 @@ int replace_worker(const ReplaceArguments& arguments) {
     return kJobDone;
   };
   return ask(arguments, R"({"ask":"replace","rank":)" + rank + "}", judge);
+}
+
+int forget_memory(const ForgetArguments& arguments) {
+  const std::string& job = arguments.job;
+  std::vector<agent::KeptMemory> kept = memories_of(job, kPatience);
+  const bool is_used = std::ranges::any_of(kept, &agent::KeptMemory::is_in_use);
+  std::erase_if(kept, &agent::KeptMemory::is_in_use);
+  if (kept.empty()) {
+    return report((job.empty() ? "no memory of a job of yours is kept on this node"
+                               : "no memory of job '" + job + "' is kept on this node") +
+                      std::string(is_used ? "; it is in use, because the job runs" : ""),
+                  kNoJob);
+  }
+  std::set<std::string> jobs;
+  std::string list;
+  for (const agent::KeptMemory& each : kept) {
+    if (each.is_silent) {
+      return report("the process that holds the memory at " + each.folder + "/" + each.socket +
+                        " does not answer: it is stopped; see ps for ddprun-memory",
+                    kJobSilent);
+    }
+    if (jobs.insert(each.owner.job).second) list += "\n  " + sentence_about(each);
+  }
+  if (jobs.size() > 1)
+    return report("several jobs have left memory; name one:" + list, kSeveralJobs);
+  for (const agent::KeptMemory& each : kept) {
+    const auto forgotten = agent::forget_memory(each, ::geteuid(), kPatience);
+    if (!forgotten) return report(forgotten.error(), exit_code_of(forgotten.error()));
+  }
+  std::printf("the memory of job '%s' is free\n", printable(*jobs.begin()).c_str());
+  return kJobDone;
 }
 
 }  // namespace ddprun::cli

@@ -307,6 +307,18 @@ Finding judge_tasks(const UseFacts& cgroup) {
                   "of a kubelet"}});
 }
 
+Finding judge_kept_memory(const std::vector<KeptMemoryFacts>& kept) {
+  std::vector<std::string> all;
+  for (const KeptMemoryFacts& each : kept) {
+    all.push_back(each.is_silent ? "some whose process (ddprun-memory) does not answer"
+                                 : in_words(each.bytes) + " of job '" + printable(each.job) +
+                                       "' for another " + std::to_string(each.left.count()) + " s");
+  }
+  return judged("kept memory", "none",
+                {{!kept.empty(), joined(all, ", "),
+                  "the next ddprun of that job takes it; ddpctl forget JOB frees it"}});
+}
+
 // ---- trials
 
 Finding judge_store(const StoreFacts& facts) {

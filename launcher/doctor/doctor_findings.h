@@ -124,6 +124,15 @@ struct UseFacts {
 Finding judge_memory(const UseFacts& cgroup, std::uint64_t available_in_machine);
 Finding judge_tasks(const UseFacts& cgroup);
 
+// What ended jobs of this user have left for their next ddprun (--keep-memory).
+struct KeptMemoryFacts {
+  std::string job{};
+  std::uint64_t bytes = 0;
+  std::chrono::seconds left{};
+  bool is_silent = false;  // the process that holds it does not answer; nothing else is known
+};
+Finding judge_kept_memory(const std::vector<KeptMemoryFacts>& kept);
+
 // ---- trials
 
 struct StoreFacts {

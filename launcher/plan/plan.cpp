@@ -55,6 +55,7 @@ class Planner {
     }
     find_command(command);
     if (!take_.error) read_standby();
+    if (!take_.error) read_keep_memory();
     if (take_.error) return fail(*std::move(take_.error));
     if (auto good = check_names(plan_.settings, plan_.job); !good) return fail(good.error());
     return std::move(plan_);
@@ -432,6 +433,27 @@ class Planner {
     }
     if (why_none.empty()) return;
     warn(option(OptionId::kStandby).setting.origin.name + " has no effect: " + why_none);
+  }
+
+  void read_keep_memory() {
+    const ResolvedOption keep = option(OptionId::kKeepMemory);
+    const auto time = take_(read_seconds(keep, Zero::kAllowed));
+    if (take_.error || time.count() == 0) return;
+    const ResolvedOption run_id = option(OptionId::kRdzvId);
+    if (plan_.rendezvous.is_standalone || run_id.is_default() || run_id.text().empty()) {
+      return refuse(keep,
+                    "the next ddprun finds the memory by the job's name; give an --rdzv-id" +
+                        std::string(plan_.rendezvous.is_standalone ? ", and no --standalone" : ""));
+    }
+    std::string why = why_nothing_outlives(environment_);
+    if (why.empty() && surroundings_.is_first_process) {
+      why = "ddprun is process 1 here, and all other processes end with it";
+    }
+    if (!why.empty()) {
+      return warn(keep.setting.origin.name + " has no effect: " + why +
+                  ", so no memory can outlive it");
+    }
+    plan_.job.keep_memory = {time, identity_of(plan_.job.program, surroundings_.places.directory)};
   }
 
   // torchrun's macros turn "$$" into "$", which surprises users who mean the shell's $$.

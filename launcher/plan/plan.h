@@ -21,6 +21,7 @@ struct Surroundings {
   agent::Machine machine;
   std::string random_run_id;  // for jobs without one
   std::string munge_library = rdzv::kMungeLibrary;
+  bool is_first_process = false;  // process 1: all others end with this one
 };
 
 struct Plan {

@@ -254,6 +254,7 @@ boost::json::object job_object(const agent::Job& job) {
           {"failure_shutdown_timeout_ms", job.failure_shutdown_timeout.count()},
           {"hang_timeout", hang_timeout_of(job.hangs.timeout)},
           {"restarts_hung_ranks", job.hangs.restarts},
+          {"keep_memory_ms", job.keep_memory.time.count()},
           {"exit_code_as_torchrun", job.exit_code_as_torchrun},
           {"visible_devices_of", boost::json::value_from(job.visible_devices_of)},
           {"cpus_of", cpus_of},

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <filesystem>
 #include <optional>
 #include <string_view>
 
@@ -274,6 +275,15 @@ Result<FoundProgram> find_program(RunAs run_as, const std::vector<std::string>& 
                                                   *reason + "; try chmod +x " + place->path);
   }
   return as_script(run_as, command, *place, environment, places);
+}
+
+std::string identity_of(const agent::Program& program, const std::string& directory) {
+  std::string file = program.path;
+  if (program.is_python) {  // the user's words begin with the script or module
+    file = program.argv.at(program.first_user_argument);
+    if (program.argv.at(program.first_user_argument - 1) == "-m") return file;
+  }
+  return std::filesystem::path(path_in(directory, file)).lexically_normal();
 }
 
 }  // namespace ddprun::cli

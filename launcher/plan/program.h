@@ -57,4 +57,8 @@ Result<FoundPython> find_python(const Environment& environment, const std::strin
 Result<FoundProgram> find_program(RunAs run_as, const std::vector<std::string>& command,
                                   const Environment& environment, const SearchPlaces& places);
 
+// What is the same when the program is started again, whatever its arguments are: the absolute path of program or
+// script, or a module's name. Pure.
+std::string identity_of(const agent::Program& program, const std::string& directory);
+
 }  // namespace ddprun::cli

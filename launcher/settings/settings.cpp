@@ -184,6 +184,12 @@ Settings resolve(const CommandLine& line, const Environment& environment, const 
   return settings;
 }
 
+std::string why_nothing_outlives(const Environment& environment) {
+  if (is_slurm_step(environment)) return "Slurm ends all processes of a step with its ddprun";
+  if (is_pod(environment)) return "Kubernetes ends all processes of a pod with its ddprun";
+  return "";
+}
+
 std::optional<Site> find_site(const Environment& environment) {
   if (environment.contains("TORCHELASTIC_RUN_ID")) return std::nullopt;
   if (auto site = slurm_site(environment)) return site;

@@ -57,6 +57,11 @@ std::optional<Site> find_site(const Environment& environment);
 std::optional<Site> slurm_site(const Environment& environment);
 std::optional<Site> kubernetes_site(const Environment& environment);
 
+// Why no process here lives longer than the ddprun that started it: the begin of a sentence. Empty: one may.
+std::string why_nothing_outlives(const Environment& environment);
+bool is_slurm_step(const Environment& environment);
+bool is_pod(const Environment& environment);
+
 // ---- the settings
 
 enum class Source { kDefault, kSite, kFile, kEnvironment, kCommandLine };

@@ -82,4 +82,9 @@ std::optional<Site> kubernetes_site(const Environment& environment) {
   return site;
 }
 
+// The second is set in every pod.
+bool is_pod(const Environment& environment) {
+  return environment.contains(kIndex) || environment.contains("KUBERNETES_SERVICE_HOST");
+}
+
 }  // namespace ddprun::cli

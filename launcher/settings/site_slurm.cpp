@@ -56,6 +56,8 @@ class Slurm {
     return std::move(site_);
   }
 
+  bool is_step() const { return first_of({"SLURM_JOB_ID"}) && this_step(); }
+
  private:
   std::optional<Variable> first_of(std::initializer_list<std::string_view> names) const {
     for (const std::string_view name : names) {
@@ -244,5 +246,7 @@ class Slurm {
 }  // namespace
 
 std::optional<Site> slurm_site(const Environment& environment) { return Slurm(environment).site(); }
+
+bool is_slurm_step(const Environment& environment) { return Slurm(environment).is_step(); }
 
 }  // namespace ddprun::cli

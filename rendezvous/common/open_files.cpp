@@ -4,6 +4,8 @@
 #include <linux/close_range.h>
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "rendezvous/common/directory_entries.h"
 
 namespace ddprun {
@@ -23,12 +25,18 @@ void for_each_open_file(const Each& each) {
 
 }  // namespace
 
-void close_all_files_but(int fd) {
-  const bool is_done = (fd == 0 || ::close_range(0, static_cast<unsigned>(fd) - 1, 0) == 0) &&
-                       ::close_range(static_cast<unsigned>(fd) + 1, ~0U, 0) == 0;
+void close_all_files_but(std::span<const int> kept) {
+  bool is_done = true;
+  unsigned first = 0;  // of those that are not closed yet
+  for (const int fd : kept) {
+    const auto number = static_cast<unsigned>(fd);
+    if (number > first) is_done = is_done && ::close_range(first, number - 1, 0) == 0;
+    first = number + 1;
+  }
+  is_done = is_done && ::close_range(first, ~0U, 0) == 0;
   if (is_done) return;
-  for_each_open_file([fd](int each) {
-    if (each != fd) ::close(each);
+  for_each_open_file([kept](int each) {
+    if (std::ranges::find(kept, each) == kept.end()) ::close(each);
   });
 }
 

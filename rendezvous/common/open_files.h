@@ -3,9 +3,12 @@
 // before 5.11), the numbers are read from /proc/self/fd.
 #pragma once
 
+#include <span>
+
 namespace ddprun {
 
-void close_all_files_but(int fd);
+// `kept`: sorted.
+void close_all_files_but(std::span<const int> kept);
 
 // The next exec closes all descriptors from `first` on, `first` included.
 void close_files_on_exec_from(int first);

@@ -75,6 +75,13 @@ if dist.get_rank() == 0:
 '''
 
 
+def is_alive(pid):
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
 class Training:
     """One job of the example train, which notes every step of every rank in a file."""
 
@@ -83,8 +90,11 @@ class Training:
         self.twice = 0  # steps that a rank which lived has made again, in all kill_in_place()
         self.environment = {**environment(), "DDPRUN_CONTROL_DIR": str(folder), "OMP_NUM_THREADS": "1", **PYTHON_VARIABLES}
         self.random = random.Random(1)
-        self.job = subprocess.Popen([*command, *self.program(backend), *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                                    env=self.environment)
+        self.command = [*command, *self.program(backend), *options]
+        self.start()
+
+    def start(self):
+        self.job = subprocess.Popen(self.command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=self.environment)
 
     def program(self, backend):
         return [TRAIN, "--epochs=1000", f"--backend={backend}", f"--loss-file={self.folder}/loss",
@@ -179,6 +189,23 @@ class Training:
             os.kill(worker["pid"], signal.SIGKILL)
         self.until(lambda: len(self.recovered()) > known)
         return self.recovered()[-1]["monotonic_us"] / 1e3 - killed * 1e3, self.recovered()[-1]["steps_repeated"]
+
+    def kill_agent(self):
+        """ms until all ranks have done a step more than any had before, where their ddprun is started again at once."""
+        begun = self.steps()
+        self.until(lambda: self.steps() > begun + 10)
+        self.until(self.is_far_from_evaluation)
+        workers = [worker["pid"] for worker in self.status()["workers"]]
+        time.sleep(self.random.uniform(0.05, 0.15))
+        killed = time.monotonic()
+        self.job.kill()
+        self.job.wait()
+        self.start()
+        self.until(lambda: not any(map(is_alive, workers)))
+        # The new workers are still loading.
+        reached = max(int(self.lines(rank)[-1].split()[0]) for rank in range(self.ranks))
+        self.until(lambda: all(int(self.lines(rank)[-1].split()[0]) > reached for rank in range(self.ranks)))
+        return (time.monotonic() - killed) * 1e3
 
     def kill_restarted(self):
         """ms until the rank that is behind has done a step more than any had before."""

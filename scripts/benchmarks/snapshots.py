@@ -1,10 +1,11 @@
 """Snapshots in the agent's memory: what they cost, and what the death of all ranks costs with them."""
 
 import json
+import subprocess
 import tempfile
 
-from benchmarks.programs import BUILD, ddprun_command, run
-from benchmarks.replace import Training, ddprun_with
+from benchmarks.programs import BUILD, DDPCTL, ddprun_command, run
+from benchmarks.replace import JOB, Training, ddprun_with
 from benchmarks.table import Row
 
 EVERY = 5
@@ -53,3 +54,13 @@ def bench_snapshots(quick):
     most = max(repeated.samples["ddprun"])
     repeated.bar(f"≤ {EVERY}", most, most <= EVERY)
     yield repeated
+
+    anew = Row("SIGKILL of ddprun, which is started again at once with --keep-memory, to the next step, shm, 2 ranks", "ms")
+    with tempfile.TemporaryDirectory() as folder:
+        kept = ddprun_with(folder, 2, options=("--no-python", "--keep-memory=600"))
+        with Training(folder, kept, "shm", 2, ["--memory-every=1"]) as training:
+            for _ in range(3 if quick else 10):
+                anew.add("ddprun", training.kill_agent())
+        subprocess.run([DDPCTL, "forget", JOB], env=training.environment, check=True, stdout=subprocess.DEVNULL)
+    anew.bar("median ≤ 1000 ms", anew.median("ddprun"), anew.median("ddprun") <= 1000)
+    yield anew

@@ -12,6 +12,7 @@
 #include <fstream>
 #include <iostream>
 #include <map>
+#include <memory>
 #include <random>
 #include <string>
 #include <thread>
@@ -23,6 +24,8 @@ namespace ddprun::test {
 namespace {
 
 namespace fs = std::filesystem;
+
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
@@ -169,6 +172,73 @@ TEST(Snapshot, IsMadeByTheTrainer) {
     EXPECT_EQ(job.out(), plain.out()) << job.err();
     EXPECT_EQ(last_step_in(folder.path()), 30);
   }
+}
+
+// --keep-memory: their ddprun dies, and the next one goes on.
+class OutlivingSnapshot : public ::testing::Test {
+ protected:
+  JobSetup here() const {
+    return {.environment = {{"DDPRUN_CONTROL_DIR", runtime_ / "ddprun"}},
+            .removed_variables = {"KUBERNETES_SERVICE_HOST", "NOTIFY_SOCKET"}};
+  }
+  const TemporaryTree runtime_;
+};
+
+TEST_F(OutlivingSnapshot, IsWhatTheNextDdprunContinuesFrom) {
+  const unsigned seed = seed_of_test();
+  std::mt19937 random(seed);
+  SCOPED_TRACE("DDPRUN_TEST_SEED=" + std::to_string(seed));
+  const TemporaryTree undisturbed;
+  Job plain(images(undisturbed.path(), {}));
+  ASSERT_EQ(plain.wait(kTime), exited(0)) << plain.err();
+
+  const TemporaryTree folder;
+  const std::vector<std::string> options{"--keep-memory=600", "--rdzv-id=images"};
+  const auto made = [&] { return steps_in(folder / "loss.rank0").size(); };
+  std::vector<std::unique_ptr<Job>> killed;
+  for (int kills = full_tests() ? 10 : 3; kills > 0; --kills) {
+    const std::size_t before = made();
+    Job& job = *killed.emplace_back(std::make_unique<Job>(images(folder.path(), options), here()));
+    ASSERT_TRUE(job.reaches([&] { return made() > before + 5; }, kTime)) << job.err();
+    std::this_thread::sleep_for(std::chrono::microseconds(random() % 30'000));
+    job.signal(SIGKILL);
+    job.wait();
+  }
+  Job job(images(folder.path(), options), here());
+  ASSERT_EQ(job.wait(kTime), exited(0)) << job.err();
+  EXPECT_THAT(job.err(), HasSubstr("continuing in epoch 1 after step"));
+  EXPECT_TRUE(end_with_the_same_bytes(undisturbed / "checkpoints", folder / "checkpoints"))
+      << job.err();
+  EXPECT_THAT(job.left_over(), IsEmpty());
+  for (const auto& each : killed) EXPECT_THAT(each->left_over(), IsEmpty());
+  const auto steps = steps_in(folder / "loss.rank0");
+  for (std::size_t i = 1; i < steps.size(); ++i) {
+    EXPECT_LE(steps[i - 1] + 1 - steps[i], kEvery) << "after step " << steps[i - 1];
+  }
+}
+
+// The file of the program is another one now.
+TEST_F(OutlivingSnapshot, OfAnotherModelIsNamedAndTheDiskIsUsed) {
+  const TemporaryTree folder;
+  const auto as_one_program = [&](Command training) {
+    write_file(folder / "program", "#!/bin/sh\nexec \"$@\"\n", 0755);
+    training.insert(training.begin(), folder / "program");
+    return ddprun({"--nproc-per-node=2", "--no-python", "--keep-memory=600", "--rdzv-id=m"},
+                  training);
+  };
+  Job images_of(as_one_program({DDPRUN_TRAIN, "--epochs=1", "--limit=6000", "--batch-size=16",
+                                "--checkpoint-dir=" + (folder / "images"),
+                                "--loss-file=" + (folder / "loss"), "--memory-every=1"}),
+                here());
+  ASSERT_TRUE(images_of.reaches([&] { return steps_in(folder / "loss.rank0").size() > 5; }, kTime))
+      << images_of.err();
+  images_of.signal(SIGKILL);
+  images_of.wait();
+  Job other(as_one_program({DDPRUN_TRAINED_BY_TRAINER, folder / "checkpoints", "1"}), here());
+  ASSERT_EQ(other.wait(kTime), exited(0)) << other.err();
+  EXPECT_THAT(other.err(),
+              AllOf(HasSubstr("the snapshot of step "), HasSubstr("in memory is not used: ")));
+  EXPECT_EQ(last_step_in(folder / "checkpoints"), 30);
 }
 
 // Nobody could read them, so none are made.

@@ -67,7 +67,7 @@ class Manager {
   // All lines so far.
   const std::vector<std::string>& lines() {
     char text[4096];
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(ucred))];
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(ucred)) + CMSG_SPACE(sizeof(int))];
     for (;;) {
       iovec part{text, sizeof text};
       msghdr message{};
@@ -75,22 +75,34 @@ class Manager {
       message.msg_iovlen = 1;
       message.msg_control = control;
       message.msg_controllen = sizeof control;
-      const ssize_t size = recvmsg(fd_.get(), &message, 0);
+      const ssize_t size = recvmsg(fd_.get(), &message, MSG_CMSG_CLOEXEC);
       if (size < 0) return lines_;
-      ucred sender{};
-      std::memcpy(&sender, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof sender);
-      senders_.insert(sender.pid);
+      for (auto* part_of = CMSG_FIRSTHDR(&message); part_of != nullptr;
+           part_of = CMSG_NXTHDR(&message, part_of)) {
+        if (part_of->cmsg_type == SCM_RIGHTS) {
+          int file = -1;
+          std::memcpy(&file, CMSG_DATA(part_of), sizeof file);
+          stored_ = rdzv::UniqueFd(file);
+        } else {
+          ucred sender{};
+          std::memcpy(&sender, CMSG_DATA(part_of), sizeof sender);
+          senders_.insert(sender.pid);
+        }
+      }
       std::istringstream all(std::string(text, static_cast<std::size_t>(size)));
       for (std::string line; std::getline(all, line);) lines_.push_back(line);
     }
   }
   const std::set<pid_t>& senders() const { return senders_; }
+  // The file that it was given to keep last.
+  int stored() const { return stored_.get(); }
 
  private:
   std::string name_;
   rdzv::UniqueFd fd_;
   std::vector<std::string> lines_;
   std::set<pid_t> senders_;
+  rdzv::UniqueFd stored_;
 };
 
 class Systemd : public ::testing::Test {
@@ -236,6 +248,58 @@ TEST_F(Systemd, ThatDoesNotReadHoldsUpNothing) {
           told_of(manager, {{"WATCHDOG_USEC", "200"}}));
   EXPECT_EQ(job.wait(), exited(0)) << job.err();
   EXPECT_EQ(manager.lines().front(), "READY=1");
+}
+
+// All processes of a service end with it, so the manager keeps the memory, and passes it to the next start.
+TEST_F(Systemd, KeepsTheMemoryForSnapshots) {
+  const auto service = [&](const std::string& program, const std::string& then) {
+    return ddprun({"--rdzv-id=a job", "--keep-memory=600", "--no-python"},
+                  {program, "-c",
+                   "cat /proc/self/fd/$DDPRUN_SNAPSHOT_FD; printf state "
+                   ">>/proc/self/fd/$DDPRUN_SNAPSHOT_FD; echo >" +
+                       finish() + "; " + then});
+  };
+  // As the manager starts it: the file is descriptor 3, and the variables are its process's.
+  const auto started_with = [](const Manager& manager, const Command& command) {
+    Command whole{"/bin/sh", "-c",
+                  "exec 3<>/proc/" + std::to_string(getpid()) + "/fd/" +
+                      std::to_string(manager.stored()) + "; LISTEN_PID=$$ exec \"$@\"",
+                  "sh"};
+    whole.insert(whole.end(), command.begin(), command.end());
+    return whole;
+  };
+  const std::map<std::string, std::string> listen{{"LISTEN_FDS", "1"},
+                                                  {"LISTEN_FDNAMES", "ddprun-a_job"}};
+  Manager manager(folder_ / "notify");
+  JobSetup setup = told_of(manager);
+  setup.removed_variables = {"KUBERNETES_SERVICE_HOST"};
+  Job first(service("/bin/sh", "exec sleep 1000"), setup);
+  ASSERT_TRUE(first.reaches([&] { return std::filesystem::exists(finish()); })) << first.err();
+  EXPECT_TRUE(manager.hears("FDSTORE=1"));
+  EXPECT_TRUE(manager.hears("FDNAME=ddprun-a_job"));
+  first.signal(SIGKILL);
+  first.wait();
+  EXPECT_THAT(first.left_over(), IsEmpty()) << "no process holds it";
+
+  setup.environment.insert(listen.begin(), listen.end());
+  Job failed(started_with(manager, service("/bin/sh", "exit 7")), setup);
+  EXPECT_EQ(failed.wait(), exited(7)) << failed.err();
+  EXPECT_EQ(failed.out(), "state");
+  EXPECT_THAT(failed.err(), HasSubstr("are kept for the next ddprun of job 'a job', by the service "
+                                      "manager\n"));
+  EXPECT_THAT(manager.lines(), Not(Contains("FDSTOREREMOVE=1")));
+
+  Job last(started_with(manager, service("/bin/sh", "exit 0")), setup);
+  EXPECT_EQ(last.wait(), exited(0)) << last.err();
+  EXPECT_EQ(last.out(), "statestate");
+  EXPECT_TRUE(manager.hears("FDSTOREREMOVE=1"));
+
+  Job other(started_with(manager, service("/bin/bash", "exit 0")), setup);
+  EXPECT_EQ(other.wait(), exited(0)) << other.err();
+  EXPECT_EQ(other.out(), "");
+  EXPECT_THAT(other.err(),
+              HasSubstr("the memory kept of job 'a job' is of another program, /bin/sh; "
+                        "it is not used\n"));
 }
 
 // ---- the unit file

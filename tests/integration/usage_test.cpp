@@ -54,6 +54,7 @@ INSTANTIATE_TEST_SUITE_P(
                 {"nproc-per-node", "99999999999999999999"}},
         Refusal{"NegativeRestarts", {"--max-restarts=-1"}, {"max-restarts", "-1"}},
         Refusal{"RestartsInWords", {"--max_restarts", "many"}, {"max-restarts", "many"}},
+        Refusal{"MemoryOfANamelessJob", {"--keep-memory=600"}, {"--keep-memory=600", "--rdzv-id"}},
         Refusal{"UnknownOption", {"--frobnicate"}, {"--frobnicate"}},
         Refusal{
             "MisspeltOption", {"--nproc-per-nodd", "3"}, {"--nproc-per-nodd", "--nproc-per-node"}},

@@ -70,7 +70,8 @@ TEST(WorkerEnvironment, AZygoteHasWhatAllWorkersHave) {
 
 TEST(WorkerEnvironment, KeepsWhatTheServiceManagerSaysToTheAgent) {
   Job job = two_workers();
-  for (const char* const name : {"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"}) {
+  for (const char* const name : {"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS",
+                                 "LISTEN_PID", "LISTEN_FDNAMES", "FDSTORE"}) {
     job.environment[name] = "1";
     EXPECT_FALSE(worker_environment(job, second_node(), 0, "").contains(name)) << name;
   }

@@ -60,5 +60,22 @@ TEST(Watchdog, SaysWhichVariableIsWrong) {
   EXPECT_THAT(interval.error().to_string(), HasSubstr("WATCHDOG_PID=me"));
 }
 
+TEST(StoredFiles, AreThoseThatTheManagerPassesToThisProcess) {
+  const auto files =
+      stored_files({{"LISTEN_PID", "7"}, {"LISTEN_FDS", "3"}, {"LISTEN_FDNAMES", "a::c"}}, 7);
+  ASSERT_EQ(files.size(), 3U);
+  EXPECT_EQ(files[0].fd, 3);
+  EXPECT_EQ(files[0].name, "a");
+  EXPECT_EQ(files[1].name, "");
+  EXPECT_EQ(files[2].fd, 5);
+  EXPECT_EQ(files[2].name, "c");
+  EXPECT_EQ(stored_files({{"LISTEN_PID", "7"}, {"LISTEN_FDS", "2"}}, 7).size(), 2U);
+  EXPECT_TRUE(stored_files({{"LISTEN_PID", "8"}, {"LISTEN_FDS", "2"}}, 7).empty());
+  EXPECT_TRUE(stored_files({{"LISTEN_FDS", "2"}}, 7).empty());
+  for (const std::string text : {"", "x", "0", "-1", "99999999"}) {
+    EXPECT_TRUE(stored_files({{"LISTEN_PID", "7"}, {"LISTEN_FDS", text}}, 7).empty()) << text;
+  }
+}
+
 }  // namespace
 }  // namespace ddprun::agent

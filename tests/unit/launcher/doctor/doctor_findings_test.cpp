@@ -49,6 +49,16 @@ TEST(Doctor, APythonWithoutTorchIsNoFault) {
   expect_look(judge_python({"/usr/bin/python3", "", ""}), "PYTHON_EXEC");
 }
 
+TEST(Doctor, ListsTheMemoryThatJobsHaveLeft) {
+  expect_ok(judge_kept_memory({}));
+  const auto finding =
+      judge_kept_memory({{"mnist", std::uint64_t{24} << 20, 512s, false}, {.is_silent = true}});
+  expect_look(finding, "ddpctl forget");
+  EXPECT_EQ(finding.what,
+            "24 MiB of job 'mnist' for another 512 s, some whose process (ddprun-memory) does not "
+            "answer");
+}
+
 TEST(Doctor, LooksAtPortsInTheWay) {
   const PortFacts usual{.first_ephemeral = 32768, .last_ephemeral = 60999};
   expect_ok(judge_ports(usual));

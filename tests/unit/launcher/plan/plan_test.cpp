@@ -241,6 +241,55 @@ TEST_F(Planning, ReadsWhenAWaitIsAHangAndWhatFollows) {
   EXPECT_THAT(refusal({"--on-hang=kill"}), HasSubstr("restart"));
 }
 
+TEST_F(Planning, KeepsMemoryForTheNextDdprunOfTheSameName) {
+  using std::chrono::milliseconds;
+  const std::vector<std::string> words{"--keep-memory=600", "--rdzv-id=j"};
+  EXPECT_EQ(job({"--rdzv-id=j"}).keep_memory, agent::KeepMemorySpec{});
+  EXPECT_EQ(job({"--keep-memory=0"}).keep_memory, agent::KeepMemorySpec{});
+  const auto kept = job(words).keep_memory;
+  EXPECT_EQ(kept.time, milliseconds(600'000));
+  EXPECT_EQ(kept.program, tree_ / "cwd/prog");
+  EXPECT_EQ(job({"--rdzv-id=j"}, {{"DDPRUN_KEEP_MEMORY", "0.5"}}).keep_memory.time,
+            milliseconds(500));
+  for (const std::vector<std::string>& wrong :
+       {std::vector<std::string>{"--keep-memory=600"},
+        {"--keep-memory=600", "--rdzv-id="},
+        {"--keep-memory=600", "--rdzv-id=j", "--standalone"}}) {
+    EXPECT_THAT(refusal(wrong), HasSubstr("--keep-memory=600: the next ddprun finds the memory by "
+                                          "the job's name; give an --rdzv-id"));
+  }
+  EXPECT_THAT(refusal({"--keep-memory=long", "--rdzv-id=j"}), HasSubstr("a time in seconds"));
+}
+
+TEST_F(Planning, KeepsNoMemoryWhereAllProcessesEndTogether) {
+  const std::vector<std::string> words{"--keep-memory=600", "--rdzv-id=j", "--nnodes=1"};
+  const auto why = [&](const Environment& environment) {
+    const auto made = plan(words, environment);
+    EXPECT_TRUE(made) << made.error().to_string();
+    EXPECT_EQ(made->job.keep_memory, agent::KeepMemorySpec{});
+    EXPECT_EQ(made->warnings.size(), 1U) << testing::PrintToString(made->warnings);
+    return made->warnings.empty() ? "" : made->warnings.back();
+  };
+  EXPECT_EQ(
+      why({{"KUBERNETES_SERVICE_HOST", "10.0.0.1"}}),
+      "--keep-memory has no effect: Kubernetes ends all processes of a pod with its ddprun, so "
+      "no memory can outlive it");
+  EXPECT_EQ(
+      why({{"SLURM_JOB_ID", "7"},
+           {"SLURM_STEP_ID", "0"},
+           {"SLURM_PROCID", "0"},
+           {"SLURM_NODEID", "0"},
+           {"SLURM_NNODES", "1"},
+           {"SLURM_NTASKS", "1"}}),
+      "--keep-memory has no effect: Slurm ends all processes of a step with its ddprun, so no "
+      "memory can outlive it");
+  surroundings_.is_first_process = true;
+  EXPECT_EQ(
+      why({}),
+      "--keep-memory has no effect: ddprun is process 1 here, and all other processes end with "
+      "it, so no memory can outlive it");
+}
+
 TEST_F(Planning, ReadsTimes) {
   using std::chrono::milliseconds;
   EXPECT_EQ(job({}).shutdown_timeout, milliseconds(30'000));

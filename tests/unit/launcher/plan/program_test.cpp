@@ -228,5 +228,21 @@ TEST_F(Program, WithoutAnyPythonAScriptIsRefused) {
   EXPECT_THAT(refusal("train.py").message, HasSubstr("no Python found"));
 }
 
+TEST(ProgramIdentity, IsThePathOfWhatTheUserWrote) {
+  agent::Program program{.path = "./bin/../train", .argv = {"train", "--lr=1"}, .name = "train"};
+  EXPECT_EQ(identity_of(program, "/srv"), "/srv/train");
+  program.path = "/opt/train";
+  EXPECT_EQ(identity_of(program, "/srv"), "/opt/train");
+  program = {.path = "/usr/bin/python3",
+             .argv = {"/usr/bin/python3", "-u", "train.py", "x"},
+             .first_user_argument = 2,
+             .name = "train.py",
+             .is_python = true};
+  EXPECT_EQ(identity_of(program, "/srv"), "/srv/train.py");
+  program.argv = {"/usr/bin/python3", "-u", "-m", "package.train", "x"};
+  program.first_user_argument = 3;
+  EXPECT_EQ(identity_of(program, "/srv"), "package.train");
+}
+
 }  // namespace
 }  // namespace ddprun::cli
