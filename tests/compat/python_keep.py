@@ -173,6 +173,27 @@ elif case == "not the same":
     for step in range(4):
         ddprun.keep(step, None, {"of": torch.ones(10 + rank)})
         meet(f"made-{step}")
+elif case == "moved":
+    from ddprun import keeping
+    place = keeping._of_process()._place
+
+    def kept_as(rank):
+        place.rank = rank
+        try:
+            return ddprun.kept()
+        finally:
+            place.rank = 0
+
+    if round_number == 0:
+        ddprun.keep(1, None, shared_of(1))
+        all_die()
+    elif round_number == 1:
+        assert kept.step == kept_as(5).step == 1 and kept.state is None
+        ddprun.keep(2, "of rank 0", shared_of(2))
+        all_die()
+    # Step 1 was only shared, and what is later is forgotten with it.
+    assert kept.state == "of rank 0" and kept_as(5).step == 1
+    say(ddprun.kept().step)
 elif case == "forked":
     ddprun.keep(1, "of the worker")
     child = os.fork()
@@ -358,6 +379,10 @@ class Cases(Test):
     def test_ranks_that_do_not_share_the_same(self):
         err = self.run_case("not the same", "--max-restarts=1")
         self.assertIn("do not share the same tensors", err)
+
+    def test_own_parts_belong_to_their_ranks(self):
+        self.run_case("moved", "--max-restarts=2", ranks=1)
+        self.assertEqual((self.folder / "said-0").read_text(), "1")
 
     def test_a_forked_child_is_no_worker(self):
         self.run_case("forked", "--max-restarts=1", ranks=1)
