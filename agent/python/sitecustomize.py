@@ -99,7 +99,13 @@ def _leave(folder):
         os.environ["PYTHONPATH"] = others
     sys.path[:] = [entry for entry in sys.path if entry != folder]
     sys.path_importer_cache.pop(folder, None)
-    os.close(int(folder.rpartition("/")[2]))
+    archive = int(folder.rpartition("/")[2])
+    if "DDPRUN_SNAPSHOT_FD" in os.environ:  # ddprun.keep() gets its library from there, when it is called
+        os.set_inheritable(archive, False)
+        sys.modules["_ddprun_archive"] = module = type(sys)("_ddprun_archive")
+        module.get_data, module.folder = __loader__.get_data, folder
+    else:
+        os.close(archive)
 
 
 _leave(__file__.rpartition("/")[0])

@@ -1,14 +1,61 @@
 """Snapshots in the agent's memory: what they cost, and what the death of all ranks costs with them."""
 
 import json
+import pathlib
 import subprocess
 import tempfile
 
 from benchmarks.programs import BUILD, DDPCTL, ddprun_command, run
-from benchmarks.replace import JOB, Training, ddprun_with
+from benchmarks.replace import JOB, PYTHON_VARIABLES, Training, ddprun_with
 from benchmarks.table import Row
 
 EVERY = 5
+
+# As bench/snapshot_copy measures it: tensors that both ranks share, and the first two of each are not counted. A restart of
+# the round gives kept() something to read.
+PYTHON_PROGRAM = '''
+import ctypes, json, os, statistics, sys, time
+import torch
+import torch.distributed as dist
+import ddprun
+
+tensors, elements = int(sys.argv[1]), int(sys.argv[2])
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+rank, world = dist.get_rank(), dist.get_world_size()
+size = tensors * elements * 4
+source, copy = (torch.ones(size // 4, dtype=torch.float32) for _ in range(2))
+
+
+def timed(work):
+    dist.barrier()
+    begun = time.perf_counter()
+    result = work()
+    return (time.perf_counter() - begun) * 1e3, result
+
+
+def of_copy(size):
+    return timed(lambda: ctypes.memmove(copy.data_ptr(), source.data_ptr(), size))[0]
+
+
+if os.environ["TORCHELASTIC_RESTART_COUNT"] == "1":
+    whole = statistics.median(of_copy(size) for _ in range(5))
+    took, kept = timed(ddprun.kept)
+    again = statistics.median(timed(ddprun.kept)[0] for _ in range(5))
+    assert kept.step == 12 and all(float(each[0]) == number for number, each in enumerate(kept.shared))
+    if rank == 0:
+        print(json.dumps({"resume_ms": again, "first_resume_ms": took, "whole_ms": whole}))
+    sys.exit(0)
+state = [torch.full((elements,), float(number)) for number in range(tensors)]
+keep, share = [], []
+for step in range(13):
+    share.append(of_copy(size // world))
+    keep.append(timed(lambda: ddprun.keep(step, None, shared=state))[0])
+if rank == 0:
+    print(json.dumps({"keep_ms": statistics.median(keep[2:]), "share_ms": statistics.median(share[2:])}), flush=True)
+dist.barrier()
+sys.exit(1)
+'''
 
 
 def copies(quick, *options):
@@ -18,6 +65,34 @@ def copies(quick, *options):
             command = ddprun_command(2, "--no-python", str(BUILD / "bench/snapshot_copy"), f"--folder={folder}", *options,
                                      options=["--max-restarts=1"])
             yield json.loads(run(command).stdout)
+
+
+def in_python(quick, tensors, elements):
+    """What one run says after the other."""
+    for _ in range(1 if quick else 5):
+        with tempfile.TemporaryDirectory() as folder:
+            program = pathlib.Path(folder) / "program.py"
+            program.write_text(PYTHON_PROGRAM)
+            command = ddprun_command(2, str(program), str(tensors), str(elements), options=["--max-restarts=1"])
+            kept, read = map(json.loads, run(command, **PYTHON_VARIABLES).stdout.splitlines())
+            yield {**kept, **read}
+
+
+def rows_of_python(quick):
+    block = Row("ddprun.keep() of 300 MB in Python blocks the step, 2 ranks (floor: a memcpy of a rank's share)", "ms")
+    back = Row("ddprun.kept() of it (floor: a memcpy of all of it)", "ms")
+    for line in in_python(quick, 75, 1_000_000):
+        block.add("floor", line["share_ms"])
+        block.add("ddprun", line["keep_ms"])
+        back.add("floor", line["whole_ms"])
+        back.add("ddprun", line["resume_ms"])
+    block.bar("≤ 1.2 × one memcpy", block.ratio("ddprun", "floor"), block.ratio("ddprun", "floor") <= 1.2)
+    yield block
+    yield back
+    there = Row("ddprun.keep() of 4,000 small tensors in Python", "ms")
+    for line in in_python(quick, 4000, 1):
+        there.add("ddprun", line["keep_ms"])
+    yield there
 
 
 def bench_snapshots(quick):
@@ -64,3 +139,4 @@ def bench_snapshots(quick):
         subprocess.run([DDPCTL, "forget", JOB], env=training.environment, check=True, stdout=subprocess.DEVNULL)
     anew.bar("median ≤ 1000 ms", anew.median("ddprun"), anew.median("ddprun") <= 1000)
     yield anew
+    yield from rows_of_python(quick)

@@ -146,6 +146,7 @@ struct SnapshotMemory::Places {
     return shape.ranks >= 1 && shape.ranks <= 1 << 16 && shape.data_bytes <= kMost &&
            shape.own_bytes <= kMost >> 16;
   }
+  std::uint64_t two_snapshots() const { return 2 * data_size + text - own; }
   std::uint64_t own_of(int writer, int slot) const {
     return own + static_cast<std::uint64_t>(2 * writer + slot) * own_size;
   }
@@ -217,23 +218,33 @@ SnapshotMemory::Head& SnapshotMemory::head(int writer, int slot) const {
   return reinterpret_cast<Head*>(mapping_.data() + kPage)[2 * writer + slot];
 }
 
-void SnapshotMemory::use(const Shape& shape) {
+bool SnapshotMemory::use(const Shape& shape, std::optional<std::uint64_t> own_needed) {
   is_used_ = false;
   if (!Places::are_possible(shape)) {
     throw Failure(ErrorCode::kResourceExhausted, "the state is too large for snapshots");
   }
+  const auto is_right = [&](const Shape& there) {
+    Shape wanted = shape;
+    if (own_needed && there.own_bytes >= *own_needed) wanted.own_bytes = there.own_bytes;
+    return there == wanted && Places::are_possible(there);
+  };
   const FileLock lock(file_.get());
   struct stat about {};
   ::fstat(file_.get(), &about);
   const bool is_laid_out = about.st_size >= static_cast<off_t>(kPage) &&
                            map(static_cast<std::uint64_t>(about.st_size)) &&
                            header().magic == Header::kMagic &&
-                           header().version == Header::kVersion && header().shape == shape;
+                           header().version == Header::kVersion && is_right(header().shape) &&
+                           mapping_.size() >= Places(header().shape).end;
   if (is_laid_out && header().is_refused != 0) {
-    throw Failure(ErrorCode::kResourceExhausted, "there was no room for two snapshots");
+    throw Failure(ErrorCode::kResourceExhausted,
+                  "two snapshots take " + megabytes(Places(header().shape).two_snapshots()) +
+                      ": there was no room for them");
   }
-  if (!is_laid_out || mapping_.size() < Places(shape).end) lay_out(shape);
+  if (!is_laid_out) lay_out(shape);
+  shape_ = header().shape;
   is_used_ = true;
+  return !is_laid_out;
 }
 
 // Under the lock. It becomes zeroes, and never shorter, so that nobody who has mapped it faults.
@@ -252,7 +263,7 @@ void SnapshotMemory::lay_out(const Shape& shape) {
   header().shape = shape;
   header().last_due = header().next_due = -1;
   try {
-    check_room(2 * (places.data_size + places.own_size * Places::ranks_of(shape)));
+    check_room(places.two_snapshots());
   } catch (const Failure&) {
     header().is_refused = 1;
     header().magic = Header::kMagic;
@@ -265,8 +276,7 @@ void SnapshotMemory::lay_out(const Shape& shape) {
 
 SnapshotMemory::Part SnapshotMemory::begin(int local_rank, std::int64_t step, int rank,
                                            int world_size) {
-  const Shape& shape = header().shape;
-  const Places places(shape);
+  const Places places(shape_);
   // Every rank of the node chooses the same: a rank that has begun makes none whole, and spoils only the one
   // that is not the newest.
   const auto first = found_in(0);
@@ -278,38 +288,40 @@ SnapshotMemory::Part SnapshotMemory::begin(int local_rank, std::int64_t step, in
       .step = step,
       .rank = rank,
       .world_size = world_size,
-      .begin = std::min(places.share * static_cast<std::uint64_t>(local_rank), shape.data_bytes),
+      .begin = std::min(places.share * static_cast<std::uint64_t>(local_rank), shape_.data_bytes),
       .share = {},
-      .sum = {}};
-  const std::uint64_t end = std::min(part.begin + places.share, shape.data_bytes);
+      .sum = {},
+      .own = {},
+      .own_sum = {}};
+  if (!mark_.is_set()) return part;  // a forked child, which has no room to write
+  const std::uint64_t end = std::min(part.begin + places.share, shape_.data_bytes);
+  part.own = {mapping_.data() + places.own_of(local_rank, part.slot), shape_.own_bytes};
   part.share = {mapping_.data() + places.data_of(part.slot) + part.begin, end - part.begin};
-  if (mark_.is_set()) head(local_rank, part.slot).turn.begin();
+  head(local_rank, part.slot).turn.begin();
   return part;
 }
 
+// If another rank lays the memory out anew right after the comparison, the head's sum does not fit the new shape.
 bool SnapshotMemory::finish(Part& part, std::string_view text, std::string_view own) {
-  const Places places(header().shape);
-  if (!mark_.is_set() || text.size() > kTextBytes || own.size() > header().shape.own_bytes ||
-      part.sum.size() != part.share.size()) {
+  const Places places(shape_);
+  if (!mark_.is_set() || header().shape != shape_ || text.size() > kTextBytes ||
+      part.own_sum.size() + own.size() > part.own.size() || part.sum.size() != part.share.size()) {
     return false;
   }
   if (!text.empty()) {
     std::memcpy(mapping_.data() + places.text_of(part.slot), text.data(), text.size());
   }
-  if (!own.empty()) {
-    std::memcpy(mapping_.data() + places.own_of(part.local_rank, part.slot), own.data(),
-                own.size());
-  }
+  part.own_sum.copy(part.own.data(), own.data(), own.size());
   Head& said = head(part.local_rank, part.slot);
   said.step = part.step;
   said.rank = part.rank;
   said.world_size = part.world_size;
   said.text_bytes = text.size();
-  said.own_bytes = own.size();
+  said.own_bytes = part.own_sum.size();
   said.text_sum = stream_sum(text);
-  said.own_sum = stream_sum(own);
+  said.own_sum = part.own_sum.finish(part.own.data());
   said.data_sum = part.sum.finish(part.share.data());
-  said.sum = said.sum_with(header().shape);
+  said.sum = said.sum_with(shape_);
   said.turn.end();
   return true;
 }

@@ -52,10 +52,13 @@ class SnapshotMemory {
   SnapshotMemory(const SnapshotMemory&) = delete;
   SnapshotMemory& operator=(const SnapshotMemory&) = delete;
 
-  // Lays the memory out, unless it has this shape: the first rank of the node that comes does. Throws Failure with
-  // a sentence: two snapshots do not fit into what the control group or the machine has left. Then it is so
-  // for all ranks of the node, until another shape is asked for.
-  void use(const Shape& shape);
+  // Lays the memory out, unless it has this shape: the first rank of the node that comes does. True: it did, and
+  // what was there is gone. Throws Failure with a sentence: two snapshots do not fit into what the control group
+  // or the machine has left. Then it is so for all ranks of the node, until another shape is asked for.
+  // With `own_needed` ranks may have own parts of different sizes: more bytes than `shape.own_bytes` are right,
+  // too, and less if these are as many. A rank that needs more lays it out anew at any time; those that write
+  // meanwhile learn it from finish().
+  bool use(const Shape& shape, std::optional<std::uint64_t> own_needed = std::nullopt);
   bool is_used() const { return is_used_; }
 
   struct Part {
@@ -67,11 +70,14 @@ class SnapshotMemory {
     std::uint64_t begin = 0;  // of the share, in the data
     std::span<char> share;
     StreamSum sum;
+    std::span<char> own;  // room for what this rank alone has
+    StreamSum own_sum;
   };
   // Of the slot that is not the newest whole one; from here on that one is not whole.
   Part begin(int local_rank, std::int64_t step, int rank, int world_size);
-  // `part.sum` has summed the whole share. False: text or own part are too large, and nothing is kept.
-  bool finish(Part& part, std::string_view text, std::string_view own);
+  // `part.sum` has summed the whole share. `own` comes after what `part.own_sum` has copied to `part.own`. False:
+  // text or own part are too large, or the memory was laid out anew meanwhile, and nothing is kept.
+  bool finish(Part& part, std::string_view text, std::string_view own = {});
 
   // When the next snapshot is due, if that is decided as the training goes: of the node's ranks the first says so.
   struct Due {
@@ -121,6 +127,7 @@ class SnapshotMemory {
   rdzv::UniqueFd file_;
   OwnerMark mark_;
   SharedMapping mapping_;
+  Shape shape_;  // as use() has found or made it; another rank may lay the memory out anew
   bool is_used_ = false;
 };
 

@@ -1,0 +1,406 @@
+"""Snapshots of Python programs in the agent's memory (ddprun.keep): all workers are killed at once, and the training goes on from
+a few steps before, without a disk, and ends with the bits of one that nobody disturbed.
+
+  python_keep.py DDPRUN DDPCTL [TEST…]
+
+With DDPRUN_TEST_FULL=1 it kills more often. DDPRUN_TEST_SEED=N chooses the moments.
+"""
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+from pathlib import Path
+
+DDPRUN, DDPCTL = (Path(sys.argv.pop(1)).resolve() for _ in range(2))
+FULL = os.environ.get("DDPRUN_TEST_FULL")
+SOURCE = Path(__file__).resolve().parents[2]
+SEED = int(os.environ.get("DDPRUN_TEST_SEED") or random.randrange(10000))
+LIMIT_S = 300
+EVERY = 5
+
+# A model with dropout and batch statistics, which draw from and have what only one rank has.
+TRAINING = '''
+import hashlib, json, os, pathlib, sys, time
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+import ddprun
+
+folder, steps, every = pathlib.Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+torch.manual_seed(7)
+model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Dropout(0.2), nn.BatchNorm1d(32), nn.Linear(32, 10))
+ddp = DistributedDataParallel(model)
+optimizer = torch.optim.AdamW(ddp.parameters(), 1e-3)
+torch.manual_seed(1000 + rank)
+kept = ddprun.kept()
+is_prepared = "DDPRUN_PREPARED" in os.environ
+with open(folder / f"kept-{rank}", "a") as file:
+    print(f"{kept.step if kept else 0}{' prepared' if is_prepared else ''}", file=file)
+if is_prepared:
+    ddprun.keep(10**9, "a standby keeps nothing")
+if kept:
+    model.load_state_dict(kept.shared["model"], strict=False)
+    model.load_state_dict(kept.state["buffers"], strict=False)
+    optimizer.load_state_dict(kept.shared["optimizer"])
+    torch.set_rng_state(kept.state["generator"])
+log = os.open(folder / f"steps-{rank}", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+job = ddprun.join(model=ddp, optimizer=optimizer)
+for step in job.batches(range(kept.step + 1 if kept else 1, steps + 1)):
+    with job.step() as made:
+        optimizer.zero_grad()
+        batch = torch.Generator().manual_seed(step * 100 + rank)
+        inputs, targets = torch.randn(8, 16, generator=batch), torch.randint(0, 10, (8,), generator=batch)
+        nn.functional.cross_entropy(ddp(inputs), targets).backward()
+        optimizer.step()
+    if not made.committed:
+        continue
+    os.write(log, f"{step} {os.getpid()}\\n".encode())
+    if every and step % every == 0:
+        ddprun.keep(step, {"buffers": dict(model.named_buffers()), "generator": torch.get_rng_state()},
+                    shared={"model": dict(model.named_parameters()), "optimizer": optimizer.state_dict()})
+    if not (folder / "killed").exists():
+        time.sleep(0.003)  # steps take longer as long as ranks are killed
+    while job.committed > 5 and (folder / "hold").exists():
+        time.sleep(0.01)
+total = hashlib.sha256(torch.get_rng_state().numpy().tobytes())
+for tensor in [*model.parameters(), *model.buffers(), *(each for state in optimizer.state_dict()["state"].values()
+                                                        for each in state.values())]:
+    total.update(tensor.detach().numpy().tobytes())
+(folder / f"end-{rank}").write_text(total.hexdigest())
+'''
+
+# Ranks without a process group; what they keep is of all kinds.
+CASES = '''
+import collections, os, pathlib, signal, sys, time
+import ddprun
+
+folder, case = pathlib.Path(sys.argv[1]), sys.argv[2]
+before = "torch" in sys.modules
+kept = ddprun.kept()
+if case == "nothing":
+    ddprun.keep(0)
+    assert kept is None and not before and "torch" not in sys.modules
+    sys.exit(0)
+import torch
+rank, round_number = int(os.environ.get("RANK", 0)), int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))
+
+
+def meet(where):
+    """Ranks of a training wait for each other in each step."""
+    (folder / f"{where}-{rank}").touch()
+    while not all((folder / f"{where}-{each}").exists() for each in range(int(os.environ["WORLD_SIZE"]))):
+        time.sleep(0.005)
+
+
+def all_die():
+    meet("dies")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def shared_of(step):
+    return {"weight": torch.full((5000,), float(step)), "odd": torch.arange(step, step + 7, dtype=torch.uint8)}
+
+
+def say(what):
+    (folder / f"said-{rank}").write_text(str(what))
+
+
+if case == "no room":
+    for step in range(3):
+        ddprun.keep(step, None, shared={"huge": torch.zeros(1).expand(1 << 42)})
+elif case == "no hooks":
+    assert kept is None
+    ddprun.keep(1, 2, 3)
+elif case in ("heads", "data"):
+    if round_number == 0:
+        for step in (5, 10):
+            ddprun.keep(step, {"rank": rank}, shared_of(step))
+            meet(f"made-{step}")
+        if rank == 0:  # step 10 is in the second slot
+            file = int(os.environ["DDPRUN_SNAPSHOT_FD"])
+            size = os.fstat(file).st_size
+            os.pwrite(file, b"Z" * 128, 4096 + 128) if case == "heads" else os.pwrite(file, b"Z" * 8192, size - 12288)
+        all_die()
+    assert kept.state == {"rank": rank}
+    for name, tensor in shared_of(kept.step).items():
+        assert torch.equal(kept.shared[name], tensor), name
+    say(kept.step)
+elif case == "kinds":
+    def state_of(rank):
+        torch.manual_seed(rank)
+        weight = torch.randn(300, 7)
+        states = collections.OrderedDict(weight=weight, tied=weight, by_column=weight.t(), empty=torch.empty(0, 3))
+        states._metadata = {"version": 2}
+        return {"dict": states, 5: [torch.tensor(3, dtype=torch.bfloat16), (torch.tensor([True, False, True]), "text", None)],
+                "parameter": torch.nn.Parameter(torch.ones(3)), "sparse": torch.eye(3).to_sparse(), "set": {1, 2},
+                "complex": torch.randn(3, dtype=torch.complex64), "nothing": {}, "large": torch.randn(100_000 * (rank + 1))}
+
+    def same(a, b):
+        assert type(a) is type(b), (type(a), type(b))
+        if isinstance(a, dict):
+            assert list(a) == list(b) and a.__class__ is b.__class__
+            return all(same(a[key], b[key]) for key in a)
+        if isinstance(a, (list, tuple)):
+            return len(a) == len(b) and all(map(same, a, b))
+        if isinstance(a, torch.Tensor):
+            assert a.dtype == b.dtype and a.shape == b.shape and a.requires_grad == b.requires_grad
+            return torch.equal(a.to_dense() if a.is_sparse else a, b.to_dense() if b.is_sparse else b)
+        return a == b
+
+    if round_number == 0:
+        for step in (1, 2, 3):  # the ranks' parts are not of the same size, so the first one may be without one of them
+            ddprun.keep(step, state_of(rank), {"same": state_of(9)})
+            meet(f"made-{step}")
+        try:
+            ddprun.keep(2, None)
+        except ValueError:
+            all_die()
+    assert kept.step == 3
+    assert same(state_of(rank), kept.state) and same({"same": state_of(9)}, kept.shared)
+    assert kept.state["dict"]._metadata == {"version": 2} and kept.state["dict"]["tied"] is kept.state["dict"]["weight"]
+    say(kept.step)
+elif case == "not the same":
+    for step in range(4):
+        ddprun.keep(step, None, {"of": torch.ones(10 + rank)})
+        meet(f"made-{step}")
+elif case == "moved":
+    from ddprun import keeping
+    place = keeping._of_process()._place
+
+    def kept_as(rank):
+        place.rank = rank
+        try:
+            return ddprun.kept()
+        finally:
+            place.rank = 0
+
+    if round_number == 0:
+        ddprun.keep(1, None, shared_of(1))
+        all_die()
+    elif round_number == 1:
+        assert kept.step == kept_as(5).step == 1 and kept.state is None
+        ddprun.keep(2, "of rank 0", shared_of(2))
+        all_die()
+    # Step 1 was only shared, and what is later is forgotten with it.
+    assert kept.state == "of rank 0" and kept_as(5).step == 1
+    say(ddprun.kept().step)
+elif case == "forked":
+    ddprun.keep(1, "of the worker")
+    child = os.fork()
+    if child == 0:
+        ddprun.keep(2, "of its child")
+        os._exit(3 if ddprun.kept() is None else 4)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+    say(ddprun.kept())
+'''
+
+
+def environment(folder):
+    control = folder / "control"
+    control.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return {**os.environ, "PYTHON_EXEC": sys.executable, "PYTHONPATH": str(SOURCE / "worker_lib/python"), "OMP_NUM_THREADS": "1",
+            "PYTHONDONTWRITEBYTECODE": "1", "DDPRUN_CONTROL_DIR": str(control), "GLOO_SOCKET_IFNAME": "lo"}
+
+
+class Training:
+    """A job of TRAINING with two ranks."""
+
+    def __init__(self, folder, steps, every, *options):
+        self.folder = folder
+        folder.mkdir()
+        (folder / "program.py").write_text(TRAINING)
+        self.errors = open(folder / "errors", "w+b")
+        self.agent = subprocess.Popen(
+            [DDPRUN, "--nproc-per-node=2", "--max-restarts=1000", "--rdzv-id=job", f"--events={folder}/events", *options,
+             folder / "program.py", folder, str(steps), str(every)],
+            stdout=self.errors, stderr=self.errors, env=environment(folder), cwd=folder)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self.agent.poll() is None:
+            self.agent.terminate()
+        self.agent.wait()
+        self.errors.close()
+
+    def said(self):
+        return (self.folder / "errors").read_text(errors="replace")
+
+    def until(self, holds, every_s=0.002):
+        deadline = time.monotonic() + LIMIT_S
+        while not (found := holds()):
+            if time.monotonic() > deadline or self.agent.poll() is not None:
+                raise AssertionError(f"it has not got on:\n{self.said()}")
+            time.sleep(every_s)
+        return found
+
+    def lines(self, rank, what="steps"):
+        """Whole ones."""
+        path = self.folder / f"{what}-{rank}"
+        return path.read_text().rpartition("\n")[0].splitlines() if path.exists() else []
+
+    def steps(self, rank):
+        return [int(line.split()[0]) for line in self.lines(rank)]
+
+    def workers(self):
+        """Of the last step of each rank."""
+        return [int(self.lines(rank)[-1].split()[1]) for rank in range(2)]
+
+    def kill_all(self, chance):
+        before = [len(self.lines(rank)) for rank in range(2)]
+        self.until(lambda: all(len(self.lines(rank)) > before[rank] + EVERY + 2 for rank in range(2)))
+        time.sleep(chance.uniform(0, 0.02))
+        for pid in self.workers():
+            os.kill(pid, signal.SIGKILL)
+
+    def events(self, kind):
+        lines = (self.folder / "events").read_text().splitlines()
+        return [event for event in (json.loads(line) for line in lines if line.endswith("}")) if event["event"] == kind]
+
+    def are_prepared(self):
+        asked = subprocess.run([DDPCTL, "status", "--json", "job"], capture_output=True, env=environment(self.folder))
+        status = json.loads(asked.stdout)["nodes"][0] if asked.returncode == 0 else {}
+        return (status.get("replacement") or {}).get("waiting") == 2
+
+    def wait(self):
+        """The hashes of all that the ranks have at the end."""
+        if self.agent.wait(LIMIT_S) != 0:
+            raise AssertionError(self.said())
+        return [(self.folder / f"end-{rank}").read_text() for rank in range(2)]
+
+
+class Test(unittest.TestCase):
+    def setUp(self):
+        self.folder = Path(tempfile.mkdtemp())
+        self.addCleanup(shutil.rmtree, self.folder)
+
+
+class Killed(Test):
+    def undisturbed(self, steps):
+        with Training(self.folder / "plain", steps, 0, "--standby=off") as plain:
+            (plain.folder / "killed").touch()
+            return plain.wait()
+
+    def check_steps(self, training):
+        for rank in range(2):
+            steps = training.steps(rank)
+            for before, after in zip(steps, steps[1:]):
+                self.assertLessEqual(after, before + 1, "a step was left out")
+                self.assertLessEqual(before + 1 - after, EVERY, f"after step {before} of rank {rank}")
+
+    def test_all_at_once_at_any_moment(self):
+        steps, chance = (4000, random.Random(SEED)) if FULL else (400, random.Random(SEED))
+        expected = self.undisturbed(steps)
+        for options, kills in ((["--standby=auto"], 40 if FULL else 5), (["--standby=off"], 10 if FULL else 2)):
+            with self.subTest(options=options, seed=SEED), \
+                    Training(self.folder / options[0], steps, EVERY, *options) as training:
+                for _ in range(kills):
+                    training.kill_all(chance)
+                (training.folder / "killed").touch()
+                self.assertEqual(training.wait(), expected, training.said())
+                self.check_steps(training)
+                kept = training.lines(0, "kept")
+                self.assertEqual(kept[0], "0")
+                self.assertEqual(len(kept), 1 + kills, kept)
+                self.assertNotIn("0", kept[1:], "it began anew")
+                self.assertEqual(kept, training.lines(1, "kept"))
+                self.assertNotIn("in memory", training.said())
+
+    def test_a_rank_is_replaced_after_a_restart_from_memory(self):
+        steps = 400
+        expected = self.undisturbed(steps)
+        chance = random.Random(SEED)
+        with Training(self.folder / "killed", steps, EVERY, "--standby=2") as training:
+            for _ in range(2):
+                (training.folder / "hold").unlink(missing_ok=True)
+                training.kill_all(chance)
+                (training.folder / "hold").touch()
+                training.until(training.are_prepared, 0.05)
+                (training.folder / "hold").unlink()
+                os.kill(training.workers()[chance.randrange(2)], signal.SIGKILL)
+                known = len(training.events("recovered"))
+                training.until(lambda: len(training.events("recovered")) > known)
+                self.assertEqual(training.events("recovered")[-1]["how"], "replaced", training.said())
+            training.kill_all(chance)
+            (training.folder / "killed").touch()
+            self.assertEqual(training.wait(), expected, training.said())
+            self.check_steps(training)
+            for rank in range(2):
+                # A standby is told what the worker whose place it is for was told.
+                last = None
+                for line in training.lines(rank, "kept"):
+                    step, _, is_prepared = line.partition(" ")
+                    if is_prepared:
+                        self.assertEqual(step, last)
+                    last = step
+
+
+class Cases(Test):
+    def run_case(self, case, *options, ranks=2, code=0, **more):
+        (self.folder / "program.py").write_text(CASES)
+        done = subprocess.run(
+            [DDPRUN, f"--nproc-per-node={ranks}", "--standby=off", *options, self.folder / "program.py", self.folder, case],
+            capture_output=True, text=True, timeout=LIMIT_S, cwd=self.folder, env={**environment(self.folder), **more})
+        self.assertEqual(done.returncode, code, done.stderr)
+        return done.stderr
+
+    def said(self):
+        return [(self.folder / f"said-{rank}").read_text() for rank in range(2)]
+
+    def test_a_damaged_one_falls_to_the_other(self):
+        for case in ("heads", "data"):
+            with self.subTest(case):
+                for path in self.folder.glob("*-*"):
+                    path.unlink()
+                err = self.run_case(case, "--max-restarts=1")
+                self.assertEqual(self.said(), ["5", "5"])
+                self.assertEqual("step 10 in memory is damaged" in err, case == "data", err)
+
+    def test_all_kinds_of_state_come_back(self):
+        self.run_case("kinds", "--max-restarts=1")
+        self.assertEqual(self.said(), ["3", "3"])
+
+    def test_too_little_memory_is_one_sentence(self):
+        err = self.run_case("no room", "--max-restarts=1")
+        self.assertEqual(err.count("no snapshots in memory"), 1, err)
+        self.assertRegex(err, r"no snapshots in memory from here on: two snapshots take \d+ MiB")
+
+    def test_ranks_that_do_not_share_the_same(self):
+        err = self.run_case("not the same", "--max-restarts=1")
+        self.assertIn("do not share the same tensors", err)
+
+    def test_own_parts_belong_to_their_ranks(self):
+        self.run_case("moved", "--max-restarts=2", ranks=1)
+        self.assertEqual((self.folder / "said-0").read_text(), "1")
+
+    def test_a_forked_child_is_no_worker(self):
+        self.run_case("forked", "--max-restarts=1", ranks=1)
+
+    def test_without_ddprun_it_does_nothing(self):
+        place = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "localhost",
+                 "MASTER_PORT": "1", "TORCHELASTIC_USE_AGENT_STORE": "True"}  # as torchrun sets them
+        (self.folder / "program.py").write_text(CASES)
+        for more in ({}, place):
+            done = subprocess.run([sys.executable, self.folder / "program.py", self.folder, "nothing"], capture_output=True,
+                                  text=True, env={**environment(self.folder), **more})
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+
+    def test_without_hooks_or_restarts_it_does_nothing(self):
+        self.assertNotIn("memory", self.run_case("no hooks", "--max-restarts=1", DDPRUN_PYTHON_HOOKS="0"))
+        self.assertNotIn("memory", self.run_case("no hooks", "--max-restarts=0"))
+
+
+if __name__ == "__main__":
+    print(f"DDPRUN_TEST_SEED={SEED}", flush=True)
+    unittest.main(verbosity=2)

@@ -1,0 +1,59 @@
+// SnapshotMemory for other languages: what ddprun.keep() of Python calls with ctypes, so that the layout of the memory is
+// written down once. A shared library without LibTorch (libddprun_snapshots.so), which the agent hands to Python programs
+// with its hooks. C, and no exceptions. One thread of a process; in a child that it forks nothing is written.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+extern "C" {
+
+struct DdprunSnapshots;
+
+// Bytes to copy; no address: zeroes.
+struct DdprunPiece {
+  const void* bytes;
+  std::uint64_t size;
+};
+
+// Of the descriptor that the agent has handed to this process, once in its life. Null: there is none.
+DdprunSnapshots* ddprun_snapshots_of_this_process();
+
+// ---- writing: begin, write, finish; the same step on all ranks
+
+enum { kDdprunBegun = 0, kDdprunBegunAnew = 1, kDdprunRefused = -1 };
+
+// `data_bytes` that are equal on all ranks, with a sum over what lies where in them; `own_bytes` that this rank alone
+// has. Anew: what was in memory is gone, because it had another layout or less room. `share`: which bytes of the
+// data this rank writes, begin and end. Refused: `why` is a sentence, cut at `why_size`.
+int ddprun_snapshots_begin(DdprunSnapshots* snapshots, int ranks_of_node, int local_rank, int rank,
+                           int world_size, std::int64_t step, std::uint64_t data_bytes,
+                           std::uint64_t layout, std::uint64_t own_bytes, std::uint64_t* share,
+                           char* why, std::size_t why_size);
+// What comes next: in this rank's own part, or in its share of the data.
+void ddprun_snapshots_write(DdprunSnapshots* snapshots, int is_own, const DdprunPiece* pieces,
+                            std::size_t count);
+// `text` is of the node's first rank. 0: nothing is kept; another rank has laid the memory out anew, or not the
+// whole share was written, or more than was said.
+int ddprun_snapshots_finish(DdprunSnapshots* snapshots, const void* text, std::uint64_t size);
+
+// ---- reading: snapshots are numbered from the newest, until the next find
+
+// How many there are; their sums are not compared yet. Where there is none, `why` may say so.
+int ddprun_snapshots_find(DdprunSnapshots* snapshots, char* why, std::size_t why_size);
+std::int64_t ddprun_snapshots_step(const DdprunSnapshots* snapshots, int number);
+int ddprun_snapshots_world_size(const DdprunSnapshots* snapshots, int number);
+// Ranks that wrote it, here called writers, by their local ranks; and the rank of one.
+int ddprun_snapshots_writers(const DdprunSnapshots* snapshots, int number);
+int ddprun_snapshots_rank(const DdprunSnapshots* snapshots, int number, int writer);
+// Compares the sums of all that one rank wrote. 0: it is damaged, and never found again.
+int ddprun_snapshots_check(DdprunSnapshots* snapshots, int number, int writer);
+
+enum { kDdprunData = 0, kDdprunText = 1, kDdprunOwn = 2 };
+
+// In the memory, valid until the next begin; the data and the text of a snapshot, or the own part of `writer`.
+const void* ddprun_snapshots_bytes(const DdprunSnapshots* snapshots, int number, int what,
+                                   int writer, std::uint64_t* size);
+// What this rank wrote of later steps is not gone on from.
+void ddprun_snapshots_forget_after(DdprunSnapshots* snapshots, int local_rank, std::int64_t step);
+}
