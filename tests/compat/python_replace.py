@@ -301,11 +301,13 @@ class Replaced(unittest.TestCase):
 
 
 def without_agent():
-    """The modules that an agent's hooks would bring, and the agent's end of a link, in this process; it is all ranks."""
+    """What an agent's hooks would bring, and the agent's end of a link, in this process; it is all ranks."""
+    import ctypes
     import importlib.util
     import socket
     import struct
     sys.path.insert(0, str(SOURCE / "worker_lib/python"))
+    ctypes.CDLL(str(DDPRUN.parents[1] / "lib/libddprun_gloo_interrupt.so"), ctypes.RTLD_GLOBAL)
     import torch.distributed as dist
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     agent, worker = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -410,6 +412,9 @@ class Refused(unittest.TestCase):
         with mock.patch.object(self.groups, "ask_all_at_join", return_value=["2.11.0", "2.15.0"]):
             self.join()
             self.assert_said("different versions of torch (2.11.0, 2.15.0)")
+        with mock.patch.object(self.groups, "_interrupt", None):
+            self.join()
+            self.assert_said("calls over the Gloo of this PyTorch cannot be ended")
         torch.distributed.new_group([0])
         self.join()
         self.assert_said("a group of its own (new_group, DeviceMesh)")
