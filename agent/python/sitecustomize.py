@@ -35,6 +35,8 @@ class _Hooks:
         try:
             os.write(library, content)
             ctypes.CDLL(f"/proc/self/fd/{library}", ctypes.RTLD_GLOBAL)
+        except OSError:
+            pass  # groups.py says that it is not there
         finally:
             os.close(library)
 

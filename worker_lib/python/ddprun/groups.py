@@ -7,10 +7,11 @@ replaces and in their prepared standbys (`_ddprun_groups`; hooks.py). ddprun.rep
 A prepared standby makes its set-up without the others: its group answers nothing, but that DistributedDataParallel can be
 constructed in it.
 
-Gloo cannot be aborted in any version. What ends a call is that the sockets of the group are shut down: those that are
-connected, not its listener. They are duplicated when they are opened, so that the number cannot be another file's.
+Gloo cannot be aborted. What ends its calls is a library that ddprun's hooks load before PyTorch (c10d/gloo_interrupt.h). A
+wait at the store ends when the store's connection is shut down.
 """
 
+import contextlib
 import ctypes
 import datetime
 import os
@@ -29,35 +30,16 @@ class NeedsOthers(RuntimeError):
     """The set-up of a prepared standby asks for what only the other ranks know."""
 
 
-def _connected_sockets():
-    """{inode: descriptor} of the TCP connections of this process."""
-    found = {}
+def _connections_to(port):
+    """Inodes and duplicates of this process's connections to that port of a store: a TCPStore tells nobody which is its own."""
     for name in os.listdir("/proc/self/fd"):
         try:
-            target = os.readlink("/proc/self/fd/" + name)
-            if not target.startswith("socket:"):
-                continue
-            each = socket.socket(fileno=os.dup(int(name)))
-        except OSError:
-            continue
-        with each:
-            if each.family in (socket.AF_INET, socket.AF_INET6) and _peer_port(each) is not None:
-                found[target] = int(name)
-    return found
-
-
-def _peer_port(connection):
-    try:
-        return connection.getpeername()[1]
-    except OSError:
-        return None  # a listener
-
-
-def _shut(connection):
-    try:
-        connection.shutdown(socket.SHUT_RDWR)
-    except OSError:
-        pass  # the other end is gone
+            with socket.fromfd(int(name), socket.AF_INET, socket.SOCK_STREAM) as each:
+                peer = each.getpeername()
+                if isinstance(peer, tuple) and peer[1] == port:
+                    yield os.fstat(each.fileno()).st_ino, each
+        except OSError:  # no socket, a listener, or closed meanwhile
+            pass
 
 
 class Groups:
@@ -68,10 +50,10 @@ class Groups:
         self.is_prepared = "DDPRUN_PREPARED" in os.environ
         self.refused = None  # why these groups cannot be made again
         self.on_refused = lambda why: None
-        # Gloo forgets who waits for a message that was half sent when its connection ended (c10d/gloo_interrupt.h).
-        self._interrupt = getattr(ctypes.CDLL(None), "ddprun_interrupt_gloo", None)
-        self._sockets = []
-        self._before = None  # while a group is made: the connections that there were
+        library = ctypes.CDLL(None)
+        can_interrupt = getattr(library, "ddprun_can_interrupt_gloo", None)
+        self._interrupt = library.ddprun_interrupt_gloo if can_interrupt is not None and can_interrupt() else None
+        self._before = None  # while a group is made again: the inodes of the connections to the store that there were
         self._generation = 0
         self._old = []
         self._lock = threading.Lock()  # guards these
@@ -102,12 +84,7 @@ class Groups:
             self._timeout = options.get("timeout")
         if self.is_prepared:
             return self._make_alone(group_size, group_rank, ranks, backend, *rest, **options)
-        if self._before is None:
-            self._before = _connected_sockets()
-        try:
-            return self._make(group_size, group_rank, ranks, backend, *rest, **options)
-        finally:
-            self._note_sockets()
+        return self._make(group_size, group_rank, ranks, backend, *rest, **options)
 
     def _make_alone(self, size, rank, ranks, backend, *rest, **options):
         c10d = self.c10d
@@ -118,43 +95,19 @@ class Groups:
         c10d._world.pg_backend_config[group] = str(c10d.BackendConfig(backend))
         return group, store
 
-    # ---- sockets
-
-    def _new_sockets(self):
-        before, store = self._before, int(os.environ.get("MASTER_PORT", "0"))
-        for inode, descriptor in _connected_sockets().items():
-            if inode in before:
-                continue
-            try:
-                connection = socket.socket(fileno=os.dup(descriptor))
-            except OSError:
-                continue
-            yield connection, _peer_port(connection) == store
-
-    def _note_sockets(self):
-        with self._lock:
-            for connection, is_of_store in self._new_sockets():
-                if is_of_store:
-                    connection.close()
-                else:
-                    self._sockets.append(connection)
-            self._before = None
+    # ---- for ddprun.replace
 
     def shut(self, generation):
         """Ends the calls that wait in a group of an older generation than this, and the making of such a group."""
         with self._lock:
             if self._generation >= generation:
                 return
-            for connection in self._sockets:
-                _shut(connection)
-            if self._before is not None:
-                for connection, _ in self._new_sockets():
-                    with connection:
-                        _shut(connection)
-            if self._interrupt is not None:
-                self._interrupt(b"the group is made anew")
-
-    # ---- for ddprun.replace
+            self._interrupt(b"the group is made anew")
+            before = self._before
+            for inode, connection in _connections_to(self._port_of_store()) if before is not None else ():
+                if inode not in before:
+                    with contextlib.suppress(OSError):  # the other end is gone
+                        connection.shutdown(socket.SHUT_RDWR)
 
     def why_not(self):
         """Why the groups of this process cannot be made again; None: they can."""
@@ -168,6 +121,8 @@ class Groups:
         of_cpu = dict(each.split(":", 1) for each in backend.split(",") if ":" in each).get("cpu", backend)
         if of_cpu != "gloo":
             return f"its process group is of {of_cpu}, and only Gloo's is made again"
+        if self._interrupt is None:
+            return "calls over the Gloo of this PyTorch cannot be ended"
         return None
 
     def remember(self):
@@ -176,11 +131,15 @@ class Groups:
         self.rank, self.world_size = group.rank(), group.size()
         self._backend = self.c10d._world.pg_map[group][0]
 
+    @staticmethod
+    def _port_of_store():
+        return int(os.environ["MASTER_PORT"])
+
     def _store(self, *prefix):
         """A connection of its own: one that another thread waits at, or that was shut, is of no use."""
         c10d = self.c10d
-        store = sys.modules["torch.distributed"].TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False,
-                              wait_for_workers=False, timeout=self._timeout)
+        store = sys.modules["torch.distributed"].TCPStore(os.environ["MASTER_ADDR"], self._port_of_store(), is_master=False,
+                                                          wait_for_workers=False, timeout=self._timeout)
         return c10d.PrefixStore("/".join(["ddprun", os.environ["TORCHELASTIC_RESTART_COUNT"], *prefix]), store)
 
     def ask_all(self, store, word):
@@ -208,10 +167,8 @@ class Groups:
         c10d._world.group_count = 0  # the group's name is a part of its keys, and one that was not made has a number, too
         hook = sys.excepthook  # is wrapped once more each time
         with self._lock:
-            connections, self._sockets = self._sockets, []
-            self._generation, self._before = generation, _connected_sockets()
-        for connection in connections:
-            connection.close()
+            self._generation = generation
+            self._before = {inode for inode, _ in _connections_to(self._port_of_store())}
         try:
             store = self._store("generation", str(generation))
             check()

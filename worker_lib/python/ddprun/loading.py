@@ -58,7 +58,8 @@ class _Beginning:
         about = get_worker_info()
         before, number = number, (self._skipped + number) % self._count
         first_seed = about.seed - before
-        about.__dict__.update(id=number, seed=first_seed + number)  # setattr() is refused
+        for name, value in (("id", number), ("seed", first_seed + number)):
+            object.__setattr__(about, name, value)  # setattr() is refused
         random.seed(about.seed)
         torch.manual_seed(about.seed)
         if "numpy.random" in sys.modules:
