@@ -287,10 +287,13 @@ class Test(unittest.TestCase):
 
 
 class Killed(Test):
-    def undisturbed(self, steps):
-        with Training(self.folder / "plain", steps, 0, "--standby=off") as plain:
+    STEPS = 4000 if FULL else 400
+
+    @classmethod
+    def setUpClass(cls):
+        with tempfile.TemporaryDirectory() as folder, Training(Path(folder) / "plain", cls.STEPS, 0, "--standby=off") as plain:
             (plain.folder / "killed").touch()
-            return plain.wait()
+            cls.undisturbed = plain.wait()
 
     def check_steps(self, training):
         for rank in range(2):
@@ -300,15 +303,13 @@ class Killed(Test):
                 self.assertLessEqual(before + 1 - after, EVERY, f"after step {before} of rank {rank}")
 
     def test_all_at_once_at_any_moment(self):
-        steps, chance = (4000, random.Random(SEED)) if FULL else (400, random.Random(SEED))
-        expected = self.undisturbed(steps)
-        for options, kills in ((["--standby=auto"], 40 if FULL else 5), (["--standby=off"], 10 if FULL else 2)):
-            with self.subTest(options=options, seed=SEED), \
-                    Training(self.folder / options[0], steps, EVERY, *options) as training:
+        chance = random.Random(SEED)
+        for option, kills in (("--standby=auto", 40 if FULL else 4), ("--standby=off", 10 if FULL else 1)):
+            with self.subTest(option, seed=SEED), Training(self.folder / option, self.STEPS, EVERY, option) as training:
                 for _ in range(kills):
                     training.kill_all(chance)
                 (training.folder / "killed").touch()
-                self.assertEqual(training.wait(), expected, training.said())
+                self.assertEqual(training.wait(), self.undisturbed, training.said())
                 self.check_steps(training)
                 kept = training.lines(0, "kept")
                 self.assertEqual(kept[0], "0")
@@ -318,11 +319,9 @@ class Killed(Test):
                 self.assertNotIn("in memory", training.said())
 
     def test_a_rank_is_replaced_after_a_restart_from_memory(self):
-        steps = 400
-        expected = self.undisturbed(steps)
         chance = random.Random(SEED)
-        with Training(self.folder / "killed", steps, EVERY, "--standby=2") as training:
-            for _ in range(2):
+        with Training(self.folder / "killed", self.STEPS, EVERY, "--standby=2") as training:
+            for _ in range(3 if FULL else 1):
                 (training.folder / "hold").unlink(missing_ok=True)
                 training.kill_all(chance)
                 (training.folder / "hold").touch()
@@ -334,7 +333,7 @@ class Killed(Test):
                 self.assertEqual(training.events("recovered")[-1]["how"], "replaced", training.said())
             training.kill_all(chance)
             (training.folder / "killed").touch()
-            self.assertEqual(training.wait(), expected, training.said())
+            self.assertEqual(training.wait(), self.undisturbed, training.said())
             self.check_steps(training)
             for rank in range(2):
                 # A standby is told what the worker whose place it is for was told.
