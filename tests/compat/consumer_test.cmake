@@ -1,7 +1,8 @@
 # Another project uses ddprun: installs this build aside, builds consumer/ against the package, and runs
 # its program alone and under the installed ddprun. Then once more as a part of the other project.
 #
-#   cmake -DBUILD=<build folder> -DSOURCE=<repository> -DWORK=<scratch folder> -P consumer_test.cmake
+#   cmake -DBUILD=<build folder> -DSOURCE=<repository> -DWORK=<scratch folder>
+#         -DCCACHE=<it, if the build has it> -P consumer_test.cmake
 #
 # With DDPRUN_TEST_FULL=1 the second way is built too, which compiles worker_lib again (minutes);
 # without it only configured.
@@ -40,8 +41,11 @@ endforeach()
 foreach(component launcher cmake worker)
   run(${CMAKE_COMMAND} --install ${BUILD} --prefix ${PREFIX} --component ${component})
 endforeach()
+if(CCACHE)
+  set(launcher -DCMAKE_CXX_COMPILER_LAUNCHER=${CCACHE})
+endif()
 run(${CMAKE_COMMAND} -S ${CONSUMER} -B ${WORK}/found -G Ninja -DCMAKE_BUILD_TYPE=Release
-    -DCMAKE_PREFIX_PATH=${PREFIX} -DCMAKE_CXX_FLAGS=-Werror)
+    -DCMAKE_PREFIX_PATH=${PREFIX} -DCMAKE_CXX_FLAGS=-Werror ${launcher})
 run(${CMAKE_COMMAND} --build ${WORK}/found)
 expect_trained(${WORK}/found/my_training)
 expect_trained(${PREFIX}/bin/ddprun --nproc-per-node=2 ${WORK}/found/my_training)

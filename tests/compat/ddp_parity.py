@@ -1,18 +1,22 @@
 """Runs ddp_cases and its Python twin and compares them: each step's loss on each rank and the final parameters
 and buffers, bit for bit.
 
-  python ddp_parity.py --cases build/tests/ddp_cases --launcher build/bin/ddprun --nproc 2
+  python ddp_parity.py --cases build/tests/ddp_cases --launcher build/bin/ddprun
 """
 
 import argparse
+import faulthandler
 import os
 import subprocess
-import sys
 import tempfile
 
-import numpy
+os.environ["OMP_NUM_THREADS"] = "1"  # read by the import of torch
+import numpy  # noqa: E402
 
-TWIN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "ddp_cases.py")
+import ddp_cases  # noqa: E402
+from forked import run_twin  # noqa: E402
+
+BACKENDS = {2: ["gloo", "shm"], 3: ["gloo"]}  # of the C++ side, Python's is Gloo; only two summands have one order
 EPSILON = 2.0**-24  # the rounding of one operation in float32
 STEPS = 6
 
@@ -58,41 +62,42 @@ def compare_with_one_rank(run, folder, two_ranks):
     print(f"2 ranks with batch B, 1 rank with 2 B: weights within {difference:.2g} (allowed {allowed:.2g})")
 
 
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--cases", required=True)
-    parser.add_argument("--launcher", required=True, help="ddprun or torchrun")
-    parser.add_argument("--nproc", type=int, default=2)
-    parser.add_argument("--backend", default="gloo", help="of the C++ side; Python's is Gloo")
-    args = parser.parse_args()
-    # A crash inside of PyTorch, seen once, says where Python was.
-    environment = dict(os.environ, OMP_NUM_THREADS="1", PYTHONFAULTHANDLER="1")
-
+def compare_with_python(args, ranks, folder):
     def run(ranks, command):
         launch = [args.launcher, "--standalone", f"--nproc-per-node={ranks}"]
         if os.path.basename(args.launcher) == "torchrun":
             launch += ["--no-python"]
-        subprocess.run([*launch, *command], env=environment, check=True, timeout=300)
+        subprocess.run([*launch, args.cases, *command], check=True, timeout=300)
 
-    with tempfile.TemporaryDirectory() as folder:
-        ours = os.path.join(folder, "ours")
-        theirs = os.path.join(folder, "theirs")
-        run(args.nproc, [args.cases, ours, args.backend])
-        run(args.nproc, [sys.executable, TWIN, theirs])
+    theirs = os.path.join(folder, f"theirs{ranks}")
+    run_twin(ranks, ddp_cases.main, theirs)
+    for backend in BACKENDS[ranks]:
+        ours = os.path.join(folder, f"{backend}{ranks}")
+        run(ranks, [ours, backend])
         failures = []
-        for rank in range(args.nproc):
+        for rank in range(ranks):
             mine = read_losses(f"{ours}.rank{rank}")
             python = read_losses(f"{theirs}.rank{rank}")
             assert mine.keys() == python.keys() and len(mine) > 20, f"{mine.keys()} != {python.keys()}"
             for case, losses in mine.items():
                 difference = compare(losses, python[case], weights_of(ours, rank, case), weights_of(theirs, rank, case))
                 if difference is not None:
-                    failures.append(f"{case}, rank {rank}: {difference}")
+                    failures.append(f"{case}, rank {rank}, {backend}: {difference}")
         assert not failures, "\n" + "\n".join(failures)
-        print(f"{args.nproc} ranks, equal bit for bit: {', '.join(sorted(mine))}")
-        if args.nproc == 2:
-            compare_with_one_rank(lambda ranks, arguments: run(ranks, [args.cases, *arguments, args.backend]),
-                                  folder, ours)
+        print(f"{ranks} ranks over {backend}, equal bit for bit: {', '.join(sorted(mine))}")
+        if ranks == 2:
+            compare_with_one_rank(lambda ranks, arguments: run(ranks, [*arguments, backend]), folder, ours)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--cases", required=True)
+    parser.add_argument("--launcher", required=True, help="ddprun or torchrun")
+    args = parser.parse_args()
+    faulthandler.enable()  # a crash inside of PyTorch, seen once, says where Python was
+    with tempfile.TemporaryDirectory() as folder:
+        for ranks in BACKENDS:
+            compare_with_python(args, ranks, folder)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 // Trainings by ddprun::optim with gradients that are drawn, to be compared with Python's bit for bit.
 // optim_parity.py has the same cases and makes the same draws: keep the two alike, line by line.
 //
-//   optim_cases FOLDER   for each case: a checkpoint after half of the steps in <folder>/<case>, from which a
-//                        new optimizer goes on, and what there is at the end in <folder>/<case>.end, raw
+//   optim_cases FOLDER STEPS   for each case: a checkpoint after half of the steps in <folder>/<case>, from which a
+//                              new optimizer goes on, and what there is at the end in <folder>/<case>.end, raw
 #include <torch/nn.h>
 
 #include <fstream>
@@ -19,7 +19,6 @@ using torch::Tensor;
 namespace optim = ddprun::optim;
 using Groups = std::vector<torch::optim::OptimizerParamGroup>;
 
-constexpr int kSteps = 500;
 constexpr double kLr = 0.01;
 
 enum class Way { kSingle, kForeach, kFused };
@@ -145,12 +144,13 @@ class Training {
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
 };
 
-void run_case(const Case& of, Way way, const std::string& path, ddprun::Context& context) {
+void run_case(const Case& of, Way way, int steps, const std::string& path,
+              ddprun::Context& context) {
   ddprun::Checkpointer checkpoints(context, path);
   torch::manual_seed(7);
   Training first(of, way);
-  first.train(0, kSteps / 2);
-  checkpoints.save(first.module(), first.optimizer(), {.step = kSteps / 2});
+  first.train(0, steps / 2);
+  checkpoints.save(first.module(), first.optimizer(), {.step = steps / 2});
 
   Training second(of, way);
   checkpoints.resume(second.module(), second.optimizer());  // the random numbers, too
@@ -158,19 +158,22 @@ void run_case(const Case& of, Way way, const std::string& path, ddprun::Context&
     second.optimizer().param_groups()[i].options().set_lr(
         first.optimizer().param_groups()[i].options().get_lr());
   }
-  second.train(kSteps / 2, kSteps);
+  second.train(steps / 2, steps);
   second.write(path + ".end");
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (argc != 3) return 2;
   return ddprun::run(argc, argv,
                      [&](ddprun::Context& context) {
                        const std::string folder = argv[1];
+                       const int steps = std::stoi(argv[2]);
                        for (const Case& each : cases()) {
                          for (const auto& [way, name] : kWays) {
-                           run_case(each, way, folder + "/" + each.name + "." + name, context);
+                           run_case(each, way, steps, folder + "/" + each.name + "." + name,
+                                    context);
                          }
                        }
                      },

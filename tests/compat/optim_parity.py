@@ -3,6 +3,8 @@ checkpoint that C++ has written with Python's parameters and state_dict(), at th
 went on from that checkpoint with parameters and gradients.
 
   python optim_parity.py build/tests/optim_cases
+
+With DDPRUN_TEST_FULL=1 a training has 500 steps.
 """
 
 import os
@@ -10,10 +12,11 @@ import subprocess
 import sys
 import tempfile
 
-import torch
-from safetensors.torch import load_file
+os.environ["OMP_NUM_THREADS"] = "1"  # read by the import of torch, and by C++
+import torch  # noqa: E402
+from safetensors.torch import load_file  # noqa: E402
 
-STEPS = 500
+STEPS = 500 if os.environ.get("DDPRUN_TEST_FULL") else 200
 LR = 0.01
 WAYS = {"single": {"foreach": False}, "foreach": {"foreach": True}, "fused": {"fused": True}}
 
@@ -108,7 +111,7 @@ def differences(found, expected):
 def main():
     failures = []
     with tempfile.TemporaryDirectory() as folder:
-        subprocess.run([sys.argv[1], folder], check=True, timeout=600)
+        subprocess.run([sys.argv[1], folder, str(STEPS)], check=True, timeout=600)
         for case in [f"{name}.{way}" for name in CASES for way in WAYS]:
             training = Training(*case.split("."))
             training.train(0, STEPS // 2)

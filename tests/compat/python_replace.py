@@ -3,7 +3,7 @@ bits of one that nobody disturbed.
 
   python_replace.py DDPRUN DDPCTL [TEST…]
 
-The usual run kills 20 times. With DDPRUN_TEST_FULL=1 it is 600 times: on one node and on two, during a recovery too, with a
+The usual run kills 10 times. With DDPRUN_TEST_FULL=1 it is 600 times: on one node and on two, during a recovery too, with a
 set-up of 10 s and a model of 200 MB among them.
 """
 import json

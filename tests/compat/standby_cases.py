@@ -7,6 +7,9 @@ import threading
 import torch
 
 
+PROCESSES = int(os.environ.get("PROCESSES", "2"))
+
+
 class OfMain:
     """Pickled by reference to __main__."""
 
@@ -28,14 +31,15 @@ def square(value):
 
 def loader():
     for context in ("fork", "spawn"):
-        batches = torch.utils.data.DataLoader(Squares(), batch_size=4, num_workers=2, multiprocessing_context=context)
+        batches = torch.utils.data.DataLoader(Squares(), batch_size=4, num_workers=PROCESSES,
+                                              multiprocessing_context=context)
         print(context, [batch[0].flatten().tolist() for batch in batches])
 
 
 def processes():
     import torch.multiprocessing as multiprocessing
     for method in ("fork", "spawn", "forkserver"):
-        with multiprocessing.get_context(method).Pool(2) as pool:
+        with multiprocessing.get_context(method).Pool(PROCESSES) as pool:
             print(method, pool.map(square, range(5)))
 
 

@@ -1,7 +1,9 @@
 """Each case of standby_cases.py does the same in a plain start and in a standby that has loaded PyTorch: exit code,
 output and traceback.
 
-    python standby_parity.py [CASE…]
+    python standby_parity.py [CASE…]    or PART/PARTS: so many of all cases
+
+With DDPRUN_TEST_FULL=1 there are two processes of each kind, each of which imports PyTorch, instead of one.
 """
 
 import ctypes
@@ -24,7 +26,13 @@ DIFFERS = re.compile(r"0x[0-9a-f]+|\d+\.\d+ seconds|\b\d+\.\d{3}\b|pid \d+")
 
 
 def cases():
-    return [name for name, _ in inspect.getmembers(standby_cases, inspect.isfunction) if name not in NOT_CASES]
+    return [name for name, each in vars(standby_cases).items() if inspect.isfunction(each) and name not in NOT_CASES]
+
+
+def chosen(words):
+    if part := re.fullmatch(r"(\d+)/(\d+)", words[0]) if words else None:
+        return cases()[int(part[1]) - 1::int(part[2])]
+    return words or cases()
 
 
 def plain(outcome):
@@ -35,11 +43,12 @@ def main():
     ctypes.CDLL(None).prctl(zygote_test.PR_SET_CHILD_SUBREAPER, 1)
     failed = []
     with tempfile.TemporaryDirectory() as folder:
-        variables = {"OMP_NUM_THREADS": "1", "FOLDER": folder, "HOME": folder}
+        processes = "2" if os.environ.get("DDPRUN_TEST_FULL") else "1"
+        variables = {"OMP_NUM_THREADS": "1", "FOLDER": folder, "HOME": folder, "PROCESSES": processes}
         script = str(HERE / "standby_cases.py")
         with zygote_test.Zygote([script], pathlib.Path(folder), variables, preload=MODULES) as zygote:
             assert zygote.answer[0] == zygote_test.READY, zygote.answer
-            for name in sys.argv[1:] or cases():
+            for name in chosen(sys.argv[1:]):
                 *by_standby, said = zygote.by_standby(CASE=name, RANK="0")
                 plainly = zygote.plainly(CASE=name, RANK="0")
                 if said is None and plain(by_standby) == plain(plainly):

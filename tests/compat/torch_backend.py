@@ -3,25 +3,26 @@
   torch_backend.py PYTHON_FOLDER     the folder that has ddprun.torch, as it is installed
 """
 
+import ctypes
 import os
 import pathlib
-import select
+import resource
 import shutil
-import signal
 import socket
 import subprocess
 import sys
 import tempfile
-import traceback
 import unittest
 
 os.environ["OMP_NUM_THREADS"] = "1"  # read by the import of torch
 import torch_backend_cases  # noqa: E402
+from forked import LIMIT_S, Forked, rank_variables  # noqa: E402
 
 CASES = pathlib.Path(__file__).with_name("torch_backend_cases.py")
 FOLDER = pathlib.Path(sys.argv.pop(1)).resolve()
-LIMIT_S = 300
+sys.path.insert(0, str(FOLDER))
 DEATH_MS_MAX = 100
+CLONE_NEWNS = 0x00020000
 
 
 def free_port():
@@ -33,6 +34,12 @@ def free_port():
 def environment(**more):
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("DDPRUN_", "TORCHELASTIC_"))}
     return {**kept, "PYTHONPATH": str(FOLDER), "OMP_NUM_THREADS": "1", **more}
+
+
+def call(name, *arguments):
+    """A function of the C library that Python has not."""
+    if getattr(ctypes.CDLL(None, use_errno=True), name)(*arguments) != 0:
+        raise OSError(ctypes.get_errno(), f"{name}{arguments}")
 
 
 class TwoHosts:
@@ -63,78 +70,31 @@ class TwoHosts:
         for holder in self.holders:
             holder.communicate()
 
+    def namespace(self, host):
+        return f"/proc/{self.holders[host].pid}/ns/net"
+
     def on(self, host):
-        return ["nsenter", f"--net=/proc/{self.holders[host].pid}/ns/net"]
+        return ["nsenter", f"--net={self.namespace(host)}"]
+
+    def enter(self, host):
+        with open(self.namespace(host)) as file:
+            call("setns", file.fileno(), 0)
 
     def address(self, host):
         return f"10.77.0.{host + 1}"
 
 
-class Forked:
-    """A rank in a fork of this process, which has imported torch: an import of its own takes longer than most cases. It
-    has what run_ranks() uses of a Popen. That a rank ends as Python ends is seen of those with a command of their own."""
-
-    def __init__(self, arguments, variables):
-        self.arguments, self.returncode = arguments, None
-        self.said = [tempfile.TemporaryFile("w+") for _ in range(2)]
-        sys.stdout.flush()
-        sys.stderr.flush()
-        self.pid = os.fork()
-        if self.pid == 0:
-            self.become_rank(variables)
-
-    def become_rank(self, variables):
-        code = 1
-        try:
-            for descriptor, file in enumerate(self.said, start=1):
-                os.dup2(file.fileno(), descriptor)
-            os.environ.clear()
-            os.environ.update(variables)
-            sys.path.insert(0, str(FOLDER))
-            sys.argv = [str(CASES), *self.arguments]
-            torch_backend_cases.main()
-            code = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(code)
-
-    def communicate(self, timeout):
-        descriptor = os.pidfd_open(self.pid)
-        try:
-            if not select.select([descriptor], [], [], timeout)[0]:
-                raise subprocess.TimeoutExpired(self.arguments, timeout)
-        finally:
-            os.close(descriptor)
-        self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-        for file in self.said:
-            file.seek(0)
-        return [file.read() for file in self.said]
-
-    def kill(self):
-        for file in self.said:
-            file.close()
-        if self.returncode is None:
-            os.kill(self.pid, signal.SIGKILL)
-            os.waitpid(self.pid, 0)
-
-
-def run_ranks(size, *arguments, per_node=0, prefix=None, variables=lambda rank: {}):
-    """What each rank said: (stdout, stderr, exit code). With a prefix each is a command of its own; an unmodified program
-    always is, for what acts on it is there before its first line."""
-    per_node = per_node or size
+def run_ranks(size, *arguments, per_node=0, enter=lambda rank: None, variables=lambda rank: {}):
+    """What each rank said: (stdout, stderr, exit code). An unmodified program is a command of its own, for what acts on it
+    is there before its first line, and ends as Python ends. Each other rank is a fork that calls enter(rank) first."""
     port = str(free_port())
 
     def start(rank):
-        its_own = environment(**{"RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(rank % per_node),
-                                 "LOCAL_WORLD_SIZE": str(per_node), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
-                                 **variables(rank)})
-        if prefix is None and arguments[0] != "unmodified":
-            return Forked(arguments, its_own)
-        return subprocess.Popen([*(prefix(rank) if prefix else []), sys.executable, CASES, *arguments],
-                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=its_own)
+        its_own = environment(**{**rank_variables(rank, size, port, per_node), **variables(rank)})
+        if arguments[0] != "unmodified":
+            return Forked(torch_backend_cases.main, arguments, its_own, lambda: enter(rank))
+        return subprocess.Popen([sys.executable, CASES, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                text=True, env=its_own)
 
     ranks = [start(rank) for rank in range(size)]
     try:
@@ -173,22 +133,22 @@ class Backend(unittest.TestCase):
     def test_hosts_of_several_ranks(self):
         with TwoHosts() as hosts:
             at_first = {"MASTER_ADDR": hosts.address(0), "GLOO_SOCKET_IFNAME": hosts.DEVICE}
-            self.succeed(4, "nodes", "gloo+shm", per_node=2, prefix=lambda rank: hosts.on(rank // 2),
+            self.succeed(4, "nodes", "gloo+shm", per_node=2, enter=lambda rank: hosts.enter(rank // 2),
                          variables=lambda rank: at_first)
 
     def test_nodes_of_one_rank_have_gloo(self):
         self.succeed(2, "nodes", "gloo", per_node=1)
 
     def test_containers_have_gloo(self):
-        apart = ["unshare", "--mount"]
-        if shutil.which("unshare") is None or subprocess.run([*apart, "true"], capture_output=True).returncode != 0:
+        if shutil.which("unshare") is None or subprocess.run(["unshare", "--mount", "true"],
+                                                             capture_output=True).returncode != 0:
             self.skipTest("no mount namespace can be made here")
-        said = self.succeed(2, "nodes", "gloo", prefix=lambda rank: apart if rank == 1 else [])
+        said = self.succeed(2, "nodes", "gloo", enter=lambda rank: rank == 1 and call("unshare", CLONE_NEWNS))
         self.assertIn("no shared memory, Gloo instead: ranks 0 and 1 are on one machine but not of one mount namespace",
                       said[0][1])
 
     def test_no_room_has_gloo(self):
-        said = self.succeed(2, "nodes", "gloo", prefix=lambda rank: ["prlimit", "--fsize=100000"])
+        said = self.succeed(2, "nodes", "gloo", enter=lambda rank: resource.setrlimit(resource.RLIMIT_FSIZE, (100_000,) * 2))
         self.assertIn("no shared memory, Gloo instead: rank 0: there is no room for the", said[0][1])
 
     def test_a_dead_rank_is_named(self):
@@ -216,12 +176,12 @@ class Backend(unittest.TestCase):
         self.assertNotIn("ddprun:", said[1][1])
 
     def test_unmodified_program_without_the_variable(self):
-        said = self.succeed(2, "unmodified")
-        self.assertEqual(said[0][0], "gloo gloo 2\n")
+        said = self.succeed(1, "unmodified")
+        self.assertEqual(said[0][0], "gloo gloo 1\n")
 
     def test_unknown_backend_in_the_variable(self):
-        said = self.succeed(2, "unmodified", variables=lambda rank: {"DDPRUN_TORCH_BACKEND": "ucx"})
-        self.assertEqual(said[0][0], "gloo gloo 2\n")
+        said = self.succeed(1, "unmodified", variables=lambda rank: {"DDPRUN_TORCH_BACKEND": "ucx"})
+        self.assertEqual(said[0][0], "gloo gloo 1\n")
         self.assertIn("ddprun: DDPRUN_TORCH_BACKEND has no effect: the only value is shm, not 'ucx'\n", said[0][1])
 
     def test_another_torch(self):

@@ -8,6 +8,8 @@ proof. Whatever is claimed is run; the table there is made from the rows and com
 torchrun is the one of the Python that runs this: PyTorch 2.11 in the usual run, the newest with scripts/test --full
 (scripts/newest_torch). The rows are about all versions in between; `since` and `before` say which one a case is about.
 
+With DDPRUN_TEST_FULL=1 all command lines are run, otherwise every second one of each kind and option.
+
 usage: torchrun_options.py DDPRUN [--update-readme] [--only OPTION]
 """
 
@@ -27,6 +29,7 @@ import traceback
 import torch.distributed.run
 
 VERSION = tuple(int(part) for part in torch.__version__.split(".")[:2])
+FULL = os.environ.get("DDPRUN_TEST_FULL")
 FREE_PORT = (2, 12)  # from this version on torchrun takes a free port on one node, too
 
 README = pathlib.Path(__file__).resolve().parents[2] / "launcher/README.md"
@@ -400,6 +403,12 @@ def problems_of(case, workplace):
         yield f"it does not differ as claimed: ddprun {ours}, torchrun {theirs}"
 
 
+def chosen(cases):
+    """Those that are run: of each kind, the first one among them."""
+    of_kind = {kind: [case for case in cases if type(case) is kind] for kind in (Same, Refused, Differs)}
+    return [case for some in of_kind.values() for case in (some if FULL else some[::2])]
+
+
 def parser_options():
     """What torchrun itself knows: {first long spelling: (all spellings, its variable)}."""
     found = {}
@@ -469,7 +478,7 @@ def main():
                 print(f"--   {row.option}: torchrun has it since {version_text(row.since)}")
                 continue
             found = list(refused_spellings(ddprun, row, options[row.option][0]))
-            cases = [case for case in row.cases if case.since <= VERSION < case.before]
+            cases = chosen([case for case in row.cases if case.since <= VERSION < case.before])
             for case in cases:
                 found += [f"{' '.join(case.words)} {case.variables or ''}: {text}" for text in problems_of(case, workplace)]
             print(f"{'ok' if not found else 'DIFF':4} {row.option} ({len(cases)} command lines, "

@@ -8,13 +8,14 @@ import argparse
 import glob
 import os
 import subprocess
-import sys
 import tempfile
 
-import torch
-from safetensors.torch import load_file
+os.environ["OMP_NUM_THREADS"] = "1"  # read by the import of torch
+import torch  # noqa: E402
+from safetensors.torch import load_file  # noqa: E402
 
-TWIN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "train_ddp.py")
+import train_ddp  # noqa: E402
+from forked import run_twin  # noqa: E402
 
 
 def read_losses(path):
@@ -31,10 +32,9 @@ def main():
 
     # 1000 samples leave every rank a short last batch, and three ranks a padded one.
     training = ["--epochs", "2", "--batch-size", "64", "--seed", "7", "--limit", "1000"]
-    environment = dict(os.environ, OMP_NUM_THREADS="1")
     launch = [args.launcher, "--standalone", f"--nproc-per-node={args.nproc}"]
     if os.path.basename(args.launcher) == "torchrun":
-        launch += ["--no-python"]  # both programs are started as programs
+        launch += ["--no-python"]
 
     with tempfile.TemporaryDirectory() as folder:
         ours = os.path.join(folder, "ours")
@@ -43,10 +43,8 @@ def main():
         weights = os.path.join(folder, "weights.safetensors")
         subprocess.run(
             launch + [args.train, *training, "--backend", "gloo", "--loss-file", ours, "--checkpoint-dir", checkpoints],
-            env=environment, check=True)
-        subprocess.run(
-            launch + [sys.executable, TWIN, *training, "--loss-file", theirs, "--weights-file", weights],
-            env=environment, check=True)
+            check=True)
+        run_twin(args.nproc, train_ddp.main, *training, "--loss-file", theirs, "--weights-file", weights)
 
         for rank in range(args.nproc):
             mine = read_losses(f"{ours}.rank{rank}")

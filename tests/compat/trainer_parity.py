@@ -12,14 +12,16 @@ import logging
 import os
 import struct
 import subprocess
-import sys
 import tempfile
 
-import torch
-from safetensors.torch import load_file
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+os.environ["OMP_NUM_THREADS"] = "1"  # read by the import of torch
+import torch  # noqa: E402
+from safetensors.torch import load_file  # noqa: E402
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # noqa: E402
 
-TWIN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "trainer_loop.py")
+import trainer_loop  # noqa: E402
+from forked import run_twin  # noqa: E402
+
 EPOCHS = 2
 
 
@@ -43,16 +45,13 @@ def check_tensorboard(folder, epoch_losses, steps_per_epoch):
 
 def compare(args, more, folder):
     training = ["--epochs", str(EPOCHS), "--samples", "3000", "--batch-size", "32", *more]
-    environment = dict(os.environ, OMP_NUM_THREADS="1")
     launch = [args.launcher, "--standalone", f"--nproc-per-node={args.nproc}"]
     ours, theirs = os.path.join(folder, "ours"), os.path.join(folder, "theirs")
     charts = os.path.join(folder, "charts")
     output = subprocess.run(
         launch + [args.trainer, *training, "--loss-file", ours, "--weights-file", f"{ours}.weights",
-                  "--tensorboard", charts], env=environment, check=True, stdout=subprocess.PIPE).stdout
-    subprocess.run(
-        launch + [sys.executable, TWIN, *training, "--loss-file", theirs, "--weights-file", f"{theirs}.weights"],
-        env=environment, check=True)
+                  "--tensorboard", charts], check=True, stdout=subprocess.PIPE).stdout
+    run_twin(args.nproc, trainer_loop.main, *training, "--loss-file", theirs, "--weights-file", f"{theirs}.weights")
 
     for rank in range(args.nproc):
         mine, python = read_losses(f"{ours}.rank{rank}"), read_losses(f"{theirs}.rank{rank}")

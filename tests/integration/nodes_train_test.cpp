@@ -93,7 +93,7 @@ TEST_F(NodesTrain, EndWithTheSameWeightsWhenANodeIsKilledAndAnotherTakesItsPlace
 TEST_F(NodesTrain, EndWithTheSameWeightsOverANetworkThatFailsInEveryWay) {
   if (const auto& why = Network::obstacle()) GTEST_SKIP() << *why;
   // So many steps, and so slow a cable, that the training does not end before the last trouble.
-  constexpr int kEpochs = 8;
+  constexpr int kEpochs = 5;
   Network network(2);
   Cluster& cluster = cluster_of(
       {.meeting = Meeting::kStatic, .conf = "keep_alive_interval=1,keep_alive_max_attempt=3"},
@@ -192,7 +192,7 @@ void expect_every_sample_once(const std::string& file, int last_step, int epochs
 }
 
 TEST_F(NodesTrain, TrainOnEverySampleOnceHoweverTheWorldGrowsAndShrinks) {
-  constexpr int kEpochs = 20;  // so that it does not end before the last change
+  constexpr int kEpochs = 10;  // so that it does not end before the last change
   constexpr int kSize = 2000;  // of training()
   Cluster& cluster = cluster_of({.nnodes = "1:3"}, nullptr, kEpochs);
   cluster.start_all(2);

@@ -53,7 +53,7 @@ TEST_F(Python, FormsItAroundAStoreOfItsOwn) {
 
 // Under torchrun 2.11 half of these fail: its second round reads the addresses of the first.
 TEST_F(Python, FormsItAgainAfterARestart) {
-  for (int run = 0; run < (full_tests() ? 20 : 3); ++run) {
+  for (int run = 0; run < (full_tests() ? 20 : 1); ++run) {
     Job job(ddprun({"--nproc-per-node=2", "--max-restarts=1"}, {script_, "--die-once"}), setup_);
     EXPECT_EQ(job.wait(seconds(120)), exited(0)) << job.err();
     const std::string output = job.out();
@@ -67,8 +67,8 @@ TEST_F(Python, FormsItAgainAfterARestart) {
 // torchrun and ddprun alike.
 TEST_F(Python, ARunPathWorkerThatEndsRightAfterACollectiveIsNotAborted) {
   const std::string path = script("gloo_at_exit.py");
-  for (int run = 0; run < (full_tests() ? 20 : 2); ++run) {
-    const int code = run % 2 == 0 ? 0 : 3;
+  for (int run = 0; run < (full_tests() ? 20 : 1); ++run) {
+    const int code = run % 2 == 0 ? 3 : 0;
     Job job(ddprun({"--nproc-per-node=2", "--run-path"}, {path, std::to_string(code)}), setup_);
     EXPECT_EQ(job.wait(seconds(120)), exited(code)) << job.err();
     EXPECT_THAT(job.out(), HasSubstr(" ends as __main__ ['" + std::to_string(code) + "']\n"));

@@ -129,7 +129,11 @@ TEST_P(ReplaceKills, AtRandomMomentsLeaveTheSameBits) {
         std::chrono::microseconds(random() % static_cast<unsigned>(1000 * milliseconds)));
   };
   const TemporaryTree folder;
-  Cluster job(cluster(folder.path(), {{"DDPRUN_MORTAL_END", marks_ / "end"}}));
+  // While nobody is killed the training rests: an undisturbed one has to make as many steps.
+  const std::string rest = marks_ / "rest";
+  marks_.write("rest", "");
+  Cluster job(cluster(folder.path(),
+                      {{"DDPRUN_MORTAL_END", marks_ / "end"}, {"DDPRUN_MORTAL_REST", rest}}));
   job.start_all(GetParam().nodes);
   std::optional<State> early;
   std::size_t doubles = 0;
@@ -138,6 +142,7 @@ TEST_P(ReplaceKills, AtRandomMomentsLeaveTheSameBits) {
     const auto state = is_ready(job, dead);
     ASSERT_TRUE(state) << job.told();
     if (kill == 3) early = state;
+    std::filesystem::remove(rest);
     moment(100);
     const std::size_t world = state->workers.size();
     const std::size_t first = random() % world;
@@ -151,6 +156,7 @@ TEST_P(ReplaceKills, AtRandomMomentsLeaveTheSameBits) {
       moment(40);
       end(state->workers[(first + 1 + random() % (world - 1)) % world]);
     }
+    marks_.write("rest", "");
   }
   const auto late = is_ready(job, dead);
   ASSERT_TRUE(late) << job.told();
@@ -161,6 +167,7 @@ TEST_P(ReplaceKills, AtRandomMomentsLeaveTheSameBits) {
     }
   }
   marks_.write("end", "");
+  std::filesystem::remove(rest);
   for (int node = 0; node < GetParam().nodes; ++node) {
     ASSERT_EQ(job[node].wait(kTime), exited(0)) << job.told();
     EXPECT_THAT(job[node].left_over(), IsEmpty());

@@ -57,6 +57,11 @@ def run(*command, **more):
     return done.stdout
 
 
+def pip(there, *arguments, **more):
+    """This environment's pip in another one: one of its own takes seconds to install."""
+    return run(sys.executable, '-m', 'pip', '--disable-pip-version-check', '--python', there / 'python', *arguments, **more)
+
+
 class Wheel(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -70,11 +75,11 @@ class Wheel(unittest.TestCase):
 
         cls.folder = tempfile.TemporaryDirectory()
         cls.bin = Path(cls.folder.name) / 'fresh/bin'
-        venv.create(cls.bin.parent, with_pip=True)
+        venv.create(cls.bin.parent)
         # Nothing but this environment is on PATH: no compiler, no CMake.
         cls.environment = {'PATH': str(cls.bin), 'HOME': cls.folder.name, 'VIRTUAL_ENV': str(cls.bin.parent)}
         began = time.monotonic()
-        run(cls.bin / 'python', '-m', 'pip', 'install', '--no-index', '--no-deps', cls.wheel, env=cls.environment)
+        pip(cls.bin, 'install', '--no-index', '--no-deps', cls.wheel, env=cls.environment)
         cls.version = run(cls.bin / 'ddprun', '--version', env=cls.environment)
         cls.installed_in = time.monotonic() - began
         [packages_there] = (cls.bin.parent / 'lib').glob('python3*/site-packages')
@@ -126,12 +131,12 @@ class Wheel(unittest.TestCase):
 
     def test_is_removed_without_a_trace(self):
         other = Path(self.folder.name) / 'other'
-        venv.create(other, with_pip=True)
+        venv.create(other)
         files = lambda: {each for each in other.rglob('*') if each.is_file() and '__pycache__' not in each.parts}
         before = files()
-        run(other / 'bin/python', '-m', 'pip', 'install', '--no-index', '--no-deps', self.wheel)
+        pip(other / 'bin', 'install', '--no-index', '--no-deps', self.wheel)
         self.assertIn(other / 'bin/ddpctl', files())
-        run(other / 'bin/python', '-m', 'pip', 'uninstall', '-y', 'ddprun')
+        pip(other / 'bin', 'uninstall', '-y', 'ddprun')
         self.assertEqual(files(), before)
 
 

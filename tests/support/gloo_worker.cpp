@@ -19,6 +19,7 @@
 
 #include "ddprun/ddp.h"
 #include "ddprun/run.h"
+#include "tests/support/end_quickly.h"
 
 namespace {
 
@@ -65,12 +66,13 @@ int main(int argc, char** argv) {
   if (argc == 6 && std::string(argv[1]) == "end") {
     ddprun::ContextOptions options{.backend = ddprun::backend_from(argv[5])};
     options.timeout = std::chrono::milliseconds(std::atoi(argv[4]));
-    return ddprun::run(
+    const int code = ddprun::run(
         argc, argv,
         [&](ddprun::Context& context) {
           go_on(context, argv[2], context.rank() == std::atoi(argv[3]));
         },
         options);
+    ddprun::test::end_quickly(code);
   }
   if (argc != 3) return 2;
   return ddprun::run(argc, argv, [&](ddprun::Context& context) {

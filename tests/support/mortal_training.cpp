@@ -3,17 +3,20 @@
 // gradients, several buckets, the position in an epoch). It continues from FOLDER and dies where a
 // test says (death.h). Its checkpoints are written synchronously (now) or asynchronously (later).
 // The last of them, of step kSteps, is what tests compare. DDPRUN_MORTAL_STEPS=N: it ends after N steps;
-// DDPRUN_MORTAL_END=FILE: after a multiple of kSteps, as soon as there is this file.
+// DDPRUN_MORTAL_END=FILE: after a multiple of kSteps, as soon as there is this file. DDPRUN_MORTAL_REST=FILE: each
+// step waits for 20 ms while there is this file.
 #include <ATen/CPUGeneratorImpl.h>
 #include <torch/nn.h>
 #include <torch/optim/sgd.h>
 
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "ddprun/checkpoint.h"
@@ -25,6 +28,7 @@
 #include "ddprun/run.h"
 #include "ddprun/sampler.h"
 #include "tests/support/death.h"
+#include "tests/support/end_quickly.h"
 
 namespace ddprun::test {
 namespace {
@@ -170,8 +174,17 @@ class Training {
     return static_cast<std::int64_t>(std::hash<std::string>()(bytes));
   }
 
+  // What a test that waits for standbys spares itself, and the undisturbed training that it is compared with.
+  static void rest() {
+    const char* const file = std::getenv("DDPRUN_MORTAL_REST");
+    if (file != nullptr && std::filesystem::exists(file)) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+  }
+
   void step(const Tensor& indices) {
     death::at_step(at_.step + 1);
+    rest();
     recoverable_.step([&] {
       death::recovery_ends();
       optimizer_.zero_grad();
@@ -231,11 +244,12 @@ class Training {
 int main(int argc, char** argv) {
   if (argc < 3) return 2;
   const bool is_asynchronous = argv[2] == std::string("later");
-  return ddprun::run(argc, argv,
-                     [&](ddprun::Context& context) {
-                       ddprun::test::Training(context, argv[1], is_asynchronous,
-                                              argc > 4 ? std::atoi(argv[4]) : 0)
-                           .run();
-                     },
-                     {.backend = ddprun::backend_from(argc > 3 ? argv[3] : "gloo")});
+  const int code = ddprun::run(argc, argv,
+                               [&](ddprun::Context& context) {
+                                 ddprun::test::Training(context, argv[1], is_asynchronous,
+                                                        argc > 4 ? std::atoi(argv[4]) : 0)
+                                     .run();
+                               },
+                               {.backend = ddprun::backend_from(argc > 3 ? argv[3] : "gloo")});
+  ddprun::test::end_quickly(code);
 }

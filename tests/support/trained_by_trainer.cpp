@@ -14,6 +14,7 @@
 #include "ddprun/ddp.h"
 #include "ddprun/run.h"
 #include "ddprun/trainer.h"
+#include "tests/support/end_quickly.h"
 #include "tests/support/random_batches.h"
 
 namespace {
@@ -75,7 +76,8 @@ void train(ddprun::Context& context, const std::string& folder, int memory_every
 
 int main(int argc, char** argv) {
   if (argc < 3) return 2;
-  return ddprun::run(argc, argv,
-                     [&](ddprun::Context& context) { train(context, argv[1], std::atoi(argv[2])); },
-                     {.backend = ddprun::Backend::kShm});
+  const int code = ddprun::run(
+      argc, argv, [&](ddprun::Context& context) { train(context, argv[1], std::atoi(argv[2])); },
+      {.backend = ddprun::Backend::kShm});
+  ddprun::test::end_quickly(code);
 }

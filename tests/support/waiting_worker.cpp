@@ -37,6 +37,7 @@
 #include <vector>
 
 #include "ddprun/run.h"
+#include "tests/support/end_quickly.h"
 
 namespace {
 
@@ -170,6 +171,7 @@ int main(int argc, char** argv) {
   const std::string fault = argv[2];
   ddprun::ContextOptions options;
   options.backend = backend == "gloo" ? ddprun::Backend::kGloo : ddprun::Backend::kShm;
-  return ddprun::run(
+  const int code = ddprun::run(
       argc, argv, [&](ddprun::Context& context) { train(context, fault); }, options);
+  ddprun::test::end_quickly(code);
 }

@@ -8,11 +8,12 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
+#include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <memory>
 #include <string>
+#include <string_view>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -63,28 +64,36 @@ inline torch::Tensor read_idx(const std::string& folder, const std::string& name
                              "; install Debian's dataset-fashion-mnist, or name the folder that "
                              "has the four IDX files");
   }
-  std::string bytes{std::istreambuf_iterator<char>(file), {}};
   std::string header{0, 0, 8, static_cast<char>(shape.size())};
   std::int64_t count = 1;
   for (const std::int64_t size : shape) {
     for (int shift = 24; shift >= 0; shift -= 8) header += static_cast<char>(size >> shift);
     count *= size;
   }
-  const std::size_t wanted = header.size() + static_cast<std::size_t>(count);
+  // Every process of a job reads it at each start: straight into the tensor's memory, without another copy.
+  const auto wanted = static_cast<std::int64_t>(header.size()) + count;
+  torch::Tensor whole = torch::empty(wanted, torch::kUInt8);
+  char* const bytes = reinterpret_cast<char*>(whole.data_ptr<std::uint8_t>());
+  std::error_code error;
+  const auto file_size = static_cast<std::int64_t>(std::filesystem::file_size(path, error));
+  if (error) throw ddprun::UsageError(path + " cannot be read: " + error.message());
   if (path.ends_with(".gz")) {
+    const auto packed = std::make_unique_for_overwrite<char[]>(static_cast<std::size_t>(file_size));
+    file.read(packed.get(), file_size);
     const std::unique_ptr<libdeflate_decompressor, decltype(&libdeflate_free_decompressor)> engine(
         libdeflate_alloc_decompressor(), &libdeflate_free_decompressor);
-    std::string unpacked(wanted, '\0');
-    if (libdeflate_gzip_decompress(engine.get(), bytes.data(), bytes.size(), unpacked.data(),
-                                   wanted, nullptr) != LIBDEFLATE_SUCCESS) {
+    if (!file || libdeflate_gzip_decompress(
+                     engine.get(), packed.get(), static_cast<std::size_t>(file_size), bytes,
+                     static_cast<std::size_t>(wanted), nullptr) != LIBDEFLATE_SUCCESS) {
       throw ddprun::UsageError(path + " is cut off or damaged, or not Fashion-MNIST's");
     }
-    bytes = std::move(unpacked);
-  }
-  if (bytes.size() != wanted || !bytes.starts_with(header)) {
+  } else if (file_size != wanted || !file.read(bytes, wanted)) {
     throw ddprun::UsageError(path + " is cut off, or not Fashion-MNIST's");
   }
-  return torch::from_blob(bytes.data() + header.size(), shape, torch::kUInt8).clone();
+  if (!std::string_view(bytes, header.size()).starts_with(header)) {
+    throw ddprun::UsageError(path + " is not Fashion-MNIST's");
+  }
+  return whole.narrow(0, static_cast<std::int64_t>(header.size()), count).view(shape);
 }
 
 inline FashionMnist read_fashion_mnist(const std::string& folder, Split split) {
