@@ -160,7 +160,9 @@ class Stacks : public ::testing::Test {
 TEST_F(Stacks, OfAKilledWorkerAreBesideItsLogs) {
   Job job(
       ddprun({"--log-dir=" + (folder_ / "logs"), "-r3", "--shutdown-timeout=0.1"}, deaf_worker()),
-      with_gdb("echo fake-gdb \"$@\""));
+      with_gdb(
+          "for word; do case $word in 'set logging file '*) file=${word#set logging file };; esac; "
+          "done; echo fake-gdb \"$@\" >> $file"));
   ASSERT_TRUE(has_started()) << job.err();
   const std::string pid = std::to_string(stamps(folder_.path(), 0).at(0).pid);
   job.signal(SIGTERM);
@@ -170,7 +172,7 @@ TEST_F(Stacks, OfAKilledWorkerAreBesideItsLogs) {
   EXPECT_THAT(stacks, StartsWith("process " + pid + " (ddprun_test_wor), 1 thread\n"));
   EXPECT_THAT(stacks, HasSubstr("sleeping"));
   EXPECT_THAT(stacks, HasSubstr("fake-gdb"));
-  EXPECT_THAT(stacks, HasSubstr("-p " + pid));
+  EXPECT_THAT(stacks, HasSubstr("attach " + pid));
 }
 
 TEST_F(Stacks, AreInTheReportWhereThereAreNoLogs) {

@@ -250,7 +250,6 @@ TEST_F(Replace, AWorkerThatHasLeftItsLoopEndsTheReplacementAtOnce) {
   ASSERT_TRUE(job.reaches([&] { return count_of("\"event\":\"round_started\"") == 2; }))
       << events();
   EXPECT_LT(std::chrono::steady_clock::now() - killed, 20s);
-  EXPECT_EQ(count_of("\"how\":\"replaced\""), 0);
 }
 
 // ---- the job ends
