@@ -45,14 +45,14 @@ struct Opened {
   NamedTensors places;  // the model's and the optimizer's, and these
 };
 
-Opened open(const safetensors::Metadata& strings, const std::vector<safetensors::Place>& arrays,
-            const torch::nn::Module& model, const torch::optim::Optimizer& optimizer) {
+// `rest`: what the arrays will be (described_by).
+Opened open(const safetensors::Metadata& strings, NamedTensors rest, const torch::nn::Module& model,
+            const torch::optim::Optimizer& optimizer) {
   Opened opened{metadata_of(strings), {}, {}};
   if (const std::string kind = kind_of(optimizer); opened.metadata.optimizer != kind) {
     throw UsageError("it was saved with the optimizer " + opened.metadata.optimizer +
                      ", and this one is " + (kind.empty() ? "not known" : kind));
   }
-  NamedTensors rest = described_by(arrays);
   for (auto at = rest.lower_bound(std::string(kRngPrefix));
        at != rest.end() && at->first.starts_with(kRngPrefix);) {
     opened.rng.emplace(at->first, torch::empty_like(at->second, torch::kCPU));
@@ -298,9 +298,9 @@ std::optional<Checkpointer::Parts::Snapshot> Checkpointer::Parts::newest_snapsho
   if (!found) return std::nullopt;
   detail::Outcome<Opened> outcome;
   const auto open_here = [&] {
-    std::vector<safetensors::Place> arrays = found->places;
-    arrays.insert(arrays.end(), found->buffers.begin(), found->buffers.end());
-    return open(found->metadata, arrays, model, optimizer);
+    NamedTensors arrays = described_by(found->places);
+    arrays.merge(described_by(found->buffers));
+    return open(found->metadata, std::move(arrays), model, optimizer);
   };
   outcome.of(open_here);
   try {
@@ -346,7 +346,7 @@ std::optional<TrainingPosition> Checkpointer::Parts::continue_from_disk(
     detail::Outcome<Opened> outcome;
     const auto open_here = [&] {
       head = safetensors::read_head(bytes, file_size);
-      return open(head.metadata, head.places, model, optimizer);
+      return open(head.metadata, described_by(head.places), model, optimizer);
     };
     outcome.of(open_here);
     detail::throw_together(context, outcome.thrown, "resuming");

@@ -10,7 +10,6 @@
 #include <memory>
 #include <optional>
 #include <sstream>
-#include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
@@ -151,16 +150,24 @@ std::string describe(const torch::Tensor& tensor) {
 struct Comparison {
   std::vector<std::string> missing, unknown, different;
 
-  void compare(const NamedTensors& saved, const NamedTensors& places) {
+  // Both are sorted: side by side, without a search for each. `unknown_array` is called for those that the model lacks.
+  template <typename Visit>
+  void compare(const NamedTensors& saved, const NamedTensors& places, const Visit& unknown_array) {
+    auto at = saved.begin();
     for (const auto& [name, place] : places) {
-      const auto at = saved.find(name);
-      if (at == saved.end()) {
+      int order = 1;
+      for (; at != saved.end() && (order = at->first.compare(name)) < 0; ++at) unknown_array(*at);
+      if (at == saved.end() || order > 0) {
         missing.push_back(name);
-      } else if (at->second.sizes() != place.sizes() || at->second.dtype() != place.dtype()) {
+        continue;
+      }
+      if (at->second.sizes() != place.sizes() || at->second.dtype() != place.dtype()) {
         different.push_back(name + " (file: " + describe(at->second) +
                             ", model: " + describe(place) + ")");
       }
+      ++at;
     }
+    for (; at != saved.end(); ++at) unknown_array(*at);
   }
   void throw_if_different() const {
     const std::string differences = difference("the file lacks", missing) +
@@ -244,10 +251,8 @@ NamedTensors state_of(const torch::nn::Module& model, Optimizer& optimizer) {
 void restore_weights(const NamedTensors& saved, const torch::nn::Module& model) {
   const NamedTensors places = weights_of(model);
   Comparison comparison;
-  comparison.compare(saved, places);
-  for (const auto& [name, tensor] : saved) {
-    if (!places.contains(name)) comparison.unknown.push_back(name);
-  }
+  comparison.compare(saved, places,
+                     [&](const auto& array) { comparison.unknown.push_back(array.first); });
   comparison.throw_if_different();
   copy_all(saved, places);
 }
@@ -255,24 +260,23 @@ void restore_weights(const NamedTensors& saved, const torch::nn::Module& model) 
 NamedTensors places_of(const NamedTensors& saved, const torch::nn::Module& model) {
   const NamedParameters named = model.named_parameters();
   NamedTensors places = prefixed_weights_of(named, model);
-  std::unordered_map<std::string, torch::Tensor> parameters;
-  for (const auto& item : named) parameters.emplace(item.key(), item.value());
   Comparison comparison;
-  comparison.compare(saved, places);
-  for (const auto& [name, tensor] : saved) {
-    if (places.contains(name)) continue;
+  std::vector<const NamedTensors::value_type*> others;
+  comparison.compare(saved, places, [&](const auto& array) { others.push_back(&array); });
+  for (const auto* const array : others) {
+    const auto& [name, tensor] = *array;
     const auto entry = state_entry(name);
-    const auto parameter = entry ? parameters.find(entry->parameter) : parameters.end();
-    if (parameter == parameters.end()) {
+    const torch::Tensor* const parameter = entry ? named.find(entry->parameter) : nullptr;
+    if (parameter == nullptr) {
       comparison.unknown.push_back(name);
     } else if (is_counter(entry->what, tensor)) {
       places.emplace(name, torch::empty({}, tensor.scalar_type()));  // counters stay on the CPU
-    } else if (tensor.sizes() == parameter->second.sizes()) {
+    } else if (tensor.sizes() == parameter->sizes()) {
       // With the parameter's strides: fused operators go through both as rows of memory.
-      places.emplace(name, torch::empty_like(parameter->second, tensor.scalar_type()));
+      places.emplace(name, torch::empty_like(*parameter, tensor.scalar_type()));
     } else {
       comparison.different.push_back(name + " (file: " + describe(tensor) +
-                                     ", parameter: " + describe(parameter->second) + ")");
+                                     ", parameter: " + describe(*parameter) + ")");
     }
   }
   comparison.throw_if_different();
@@ -286,6 +290,7 @@ void take_state(const NamedTensors& places, const torch::nn::Module& model, Opti
   }
   const Kind* kind = find_kind(optimizer);
   optimizer.state().clear();
+  if (states.empty()) return;
   for (const auto& item : model.named_parameters()) {
     const auto at = states.find(item.key());
     if (at == states.end()) continue;

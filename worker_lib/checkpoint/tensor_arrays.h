@@ -29,8 +29,8 @@ NamedTensors described_by(const std::vector<safetensors::Place>& places);
 // Puts a file's data, which comes in pieces, into tensors on whichever device.
 class ArrayReceiver {
  public:
-  // `tensors` has those of all places, of their sizes and types.
-  ArrayReceiver(std::vector<safetensors::Place> places, const NamedTensors& tensors);
+  // `tensors` has those of all places, of their sizes and types. Both outlive this.
+  ArrayReceiver(const std::vector<safetensors::Place>& places, const NamedTensors& tensors);
 
   // The next bytes of the data; copy(to, from, size) copies them to a tensor.
   template <typename Copy>
@@ -47,10 +47,13 @@ class ArrayReceiver {
  private:
   std::pair<char*, std::size_t> room_for(std::size_t size);  // in the array that is next
   void took(std::size_t size);
+  const torch::Tensor& next_tensor();
 
-  std::vector<safetensors::Place> places_;
+  const std::vector<safetensors::Place>& places_;
   const NamedTensors& tensors_;
-  std::size_t array_ = 0;    // of which bytes come next
+  NamedTensors::const_iterator
+      near_;               // the one that is probably next: data are sorted by name, within a size
+  std::size_t array_ = 0;  // of which bytes come next
   std::uint64_t taken_ = 0;  // of it
   torch::Tensor tensor_;     // its place
   torch::Tensor values_;     // that, or one that is copied there when it is full
