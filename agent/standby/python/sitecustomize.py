@@ -444,6 +444,9 @@ class _Zygote:
                 os.set_inheritable(fd, True)
                 os.environ[name] = str(fd)
         self._preloaded.agent = agent
+        import atexit
+        import gc
+        atexit.register(gc.unfreeze)  # what is never collected, some extensions complain of at the end
         process = sys.modules.get("multiprocessing.process")
         if process is not None:
             process.current_process().authkey = os.urandom(32)
