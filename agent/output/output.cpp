@@ -418,10 +418,16 @@ std::string Output::error_file_of(std::uint64_t round, int local_rank) const {
 
 void Output::remove_error_file(int local_rank, const Worker& worker) {
   if (error_file_prefix_.empty()) return;
-  const std::string file = error_file_of(worker.round, local_rank);
-  ::unlink(file.c_str());
-  // worker_lib's, of a worker that was killed while it wrote.
-  ::unlink((file + ".unfinished").c_str());
+  for (const std::string& file : {error_file_of(worker.round, local_rank), worker.error_file}) {
+    if (file.empty()) continue;
+    ::unlink(file.c_str());
+    // worker_lib's, of a worker that was killed while it wrote.
+    ::unlink((file + ".unfinished").c_str());
+  }
+}
+
+void Output::set_error_file(int local_rank, std::string path) {
+  workers_.at(local_rank).error_file = std::move(path);
 }
 
 }  // namespace ddprun::agent

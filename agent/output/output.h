@@ -104,6 +104,8 @@ class Output {
   std::string error_file_of(std::uint64_t round, int local_rank) const;
   // Whether error files are temporary (see above). If the agent is killed, the keeper removes them.
   bool removes_error_files() const { return !error_file_prefix_.empty(); }
+  // The process that has taken this worker's place in its round writes another one, which is removed likewise.
+  void set_error_file(int local_rank, std::string path);
 
  private:
   struct Worker {
@@ -111,6 +113,7 @@ class Output {
     std::array<rdzv::UniqueFd, 2> child_fds;
     std::array<std::shared_ptr<WorkerStream>, 2> streams;
     std::array<bool, 2> is_terminal{};
+    std::string error_file;  // empty: that of its round
   };
 
   using OpenFiles = std::map<std::string, rdzv::UniqueFd>;  // by path

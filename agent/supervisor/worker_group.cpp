@@ -654,6 +654,7 @@ bool WorkerGroup::take_place(int local_rank, const Replace& what) {
     output_.ended(local_rank);
     return false;
   }
+  output_.set_error_file(local_rank, taken->error_file);
   taken->link->listen(link_hooks(local_rank));
   parts_.log.debug("rank " + std::to_string(what.rank) + " is pid " +
                    std::to_string(taken->process->pid()) + " now");

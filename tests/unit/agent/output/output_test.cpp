@@ -236,6 +236,13 @@ TEST_F(DefaultOutput, ErrorFilesNeedNoFolderAndAreGoneAtTheEnd) {
   start(1, 1);
   EXPECT_FALSE(std::filesystem::exists(file));
   std::ofstream(output.error_file_of(1, 1)) << "{}";
+  // Of one that takes this worker's place, and of another one after it.
+  for (const char* const newcomer : {"third", "fourth"}) {
+    start(1, 1);
+    EXPECT_TRUE(std::filesystem::is_empty(temporary_.path()));
+    output.set_error_file(1, temporary_ / newcomer);
+    std::ofstream(temporary_ / newcomer) << "{}";
+  }
   output_.reset();
   EXPECT_TRUE(std::filesystem::is_empty(temporary_.path()));
 }
