@@ -240,8 +240,8 @@ TEST_F(DefaultOutput, ErrorFilesNeedNoFolderAndAreGoneAtTheEnd) {
   for (const char* const newcomer : {"third", "fourth"}) {
     start(1, 1);
     EXPECT_TRUE(std::filesystem::is_empty(temporary_.path()));
-    output.set_error_file(1, temporary_ / newcomer);
-    std::ofstream(temporary_ / newcomer) << "{}";
+    output.set_error_file(1, temporary_.path() + "/" + newcomer);
+    std::ofstream(temporary_.path() + "/" + newcomer) << "{}";
   }
   output_.reset();
   EXPECT_TRUE(std::filesystem::is_empty(temporary_.path()));
