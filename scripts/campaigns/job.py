@@ -23,6 +23,7 @@ AGAIN_S, TRIES_MAX = 0.1, 30  # a fault that finds no victim so often is left ou
 # Of the training: who is struck later may find, when it comes back, that all others have ended.
 ALMOST_DONE = 0.9
 LATE_S = 5.0
+LAST_BYTES = 4096  # of an agent's log: its last report
 NEVER = "this must never happen"  # tests/support/integer_training.cpp
 OWN_FILES = ("torchelastic_", "ddprun", ".ddprun")  # of ddprun, in $TMPDIR
 LEADER = "leader"  # the number of the node that is `ddpctl leader`
@@ -71,6 +72,7 @@ class Run:
         self.nodes = []
         self.sizes = collections.defaultdict(list)  # by what it is and its pid
         self.crashed = set()  # pids of agents, whose sockets stay
+        self.is_almost_done = False
         self.keeper_was_struck = False
         self.last_strike, self.time_is_over = None, False
         self.agent_starts = 0
@@ -182,11 +184,16 @@ class Run:
             raise Stuck(f"without any fault the agent of node {node.number} ended with {code}: see node-{node.number}.log")
         if code < 0:
             self.crashed |= node.pids
-        elif code not in CODES_OF_RESTARTS:
+        elif code not in CODES_OF_RESTARTS and not self._has_struck_a_step_twice(node):
             raise Stuck(f"node {node.number} ended with {code}")
         if ended_well:
             return self._is_late(node, f"ended with {code}")
         node.start_later()
+
+    def _has_struck_a_step_twice(self, node):
+        """The same rank was struck twice before it had committed a step: ddprun takes the step for the cause, and ends."""
+        log = (self.folder / f"node-{node.number}.log").read_bytes()[-LAST_BYTES:]
+        return b"has ended rank " in log
 
     def _end_of(self, nodes):
         """When it was first seen that one of them has ended well."""
@@ -229,7 +236,9 @@ class Run:
         pids = {"agent": [agent], "leader": [agent], "keeper": list(filter(None, [keeper_of(agent)]))}
         if node.number != LEADER:
             now = self._ask(node, agent)
-            if now and (done(now) or 0) > ALMOST_DONE:
+            # A process that has just taken a rank's place tells of no progress yet.
+            self.is_almost_done = self.is_almost_done or bool(now) and (done(now) or 0) > ALMOST_DONE
+            if self.is_almost_done:
                 return None
             if fault.target == "leader" and self.cell.rdzv == "etcd" and not (now and now["leads"]):
                 return False  # the next one is asked
