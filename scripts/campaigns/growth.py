@@ -7,7 +7,9 @@ import statistics
 
 from campaigns.processes import children, text_of
 
-SAMPLES_MIN = 20  # of one process, with the same number of children
+# Of one process, with the same number of children: half a minute of its life. In a shorter one, workers that are just being
+# replaced by others, with the files of both, weigh too much.
+SAMPLES_MIN = 120
 # More than these is growth. Buffers may double once; what is lost with each fault adds up.
 LIMITS = {"KiB": 4096, "files": 8, "threads": 4}
 

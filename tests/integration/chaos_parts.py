@@ -49,25 +49,25 @@ class Samples(unittest.TestCase):
 
 
 class Growth(unittest.TestCase):
-    def sizes(self, kib_each=0.0, files_each=0.0, count=100):
+    def sizes(self, kib_each=0.0, files_each=0.0, count=200):
         return [growth.Size(int(5000 + kib_each * n), int(20 + files_each * n), 3) for n in range(count)]
 
     def test_a_process_that_stays_is_right(self):
         self.assertIsNone(growth.what_is_wrong("it", self.sizes()))
 
     def test_what_grows_once_is_right(self):
-        self.assertIsNone(growth.what_is_wrong("it", self.sizes()[:20] + self.sizes(kib_each=100)[20:21] * 80))
+        self.assertIsNone(growth.what_is_wrong("it", self.sizes()[:40] + self.sizes(kib_each=100)[40:41] * 160))
 
     def test_memory_and_files_that_are_lost_each_time_are_found(self):
         self.assertIn("KiB", growth.what_is_wrong("it", self.sizes(kib_each=100)))
         self.assertIn("files", growth.what_is_wrong("it", self.sizes(files_each=0.3)))
 
     def test_more_children_are_no_growth(self):
-        grown = [dataclasses.replace(size, children=3, files=60) for size in self.sizes(count=60)]
-        self.assertIsNone(growth.what_is_wrong("it", self.sizes(count=40) + grown))
+        grown = [dataclasses.replace(size, children=3, files=60) for size in self.sizes(count=120)]
+        self.assertIsNone(growth.what_is_wrong("it", self.sizes(count=80) + grown))
 
     def test_a_short_life_tells_nothing(self):
-        self.assertEqual(growth.growth(self.sizes(kib_each=1000, count=10)), {})
+        self.assertEqual(growth.growth(self.sizes(kib_each=1000, count=100)), {})
 
 
 class Faults(unittest.TestCase):
