@@ -65,9 +65,7 @@ struct Replacements {
   }
 
   // To regroup.
-  bool awaits(NodeId node) const {
-    return under_way && !under_way->regrouped.contains(node);
-  }
+  bool awaits(NodeId node) const { return under_way && !under_way->regrouped.contains(node); }
 };
 
 }  // namespace ddprun::rdzv

@@ -37,8 +37,9 @@ static void fields(auto& archive, IsOneOf<SomeWorkersDone, WorkersDone, OpenStor
   auto& [only] = message;
   archive(only);
 }
-static void fields(auto& archive,
-                   IsOneOf<StoreOpened, WorkerFailed, RoundStopped, Regrouped, CannotRegroup> auto& message) {
+static void fields(
+    auto& archive,
+    IsOneOf<StoreOpened, WorkerFailed, RoundStopped, Regrouped, CannotRegroup> auto& message) {
   auto& [round, what] = message;
   archive(round, what);
 }

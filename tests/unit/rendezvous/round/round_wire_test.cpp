@@ -307,9 +307,11 @@ TEST(RoundWire, NumbersOfMessagesStay) {
     kinds += payload[0];
     if (payload[0] == 6) numbers += payload[kMessageNumberAt];
   });
-  EXPECT_EQ(hex(kinds), without_spaces("010105 06060606060606060606060606060606 070708"  // an agent's
-                                       "02030405 0606060606060606060606 070809"));  // the leader's
-  EXPECT_EQ(hex(numbers), without_spaces("0102030405060708090a0b0c0d0e0f10 0102030405060708090a0b"));
+  EXPECT_EQ(hex(kinds),
+            without_spaces("010105 06060606060606060606060606060606 070708"  // an agent's
+                           "02030405 0606060606060606060606 070809"));       // the leader's
+  EXPECT_EQ(hex(numbers),
+            without_spaces("0102030405060708090a0b0c0d0e0f10 0102030405060708090a0b"));
 }
 
 TEST(RoundWire, AnotherVersionAndUnknownFlagsAreReadAllTheSame) {
