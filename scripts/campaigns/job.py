@@ -75,6 +75,7 @@ class Run:
         self.is_almost_done = False
         self.keeper_was_struck = False
         self.last_strike, self.time_is_over = None, False
+        self.leader_struck_at = 0
         self.agent_starts = 0
         for each in ("control", "tmp", "result", "samples"):
             (self.folder / each).mkdir(parents=True, mode=0o700)
@@ -202,9 +203,10 @@ class Run:
         return min(node.ended_at for node in nodes)
 
     def _is_late(self, node, what):
-        """The others have ended: that is right only if it was away at that moment, for a fault."""
+        """The others have ended: that is right only if it was away at that moment, for a fault of its own or of the leader,
+        without which agents end, and are started again."""
         ended = self._end_of([other for other in self.nodes if other.has_ended_well()])
-        if node.struck_at is None or ended - node.struck_at > LATE_S:
+        if ended - max(node.struck_at or 0, self.leader_struck_at) > LATE_S:
             raise Stuck(f"the job is done, and node {node.number} {what}")
         self.say(f"  node {node.number} {what}: it came back when the job was done")
         node.is_late = True
@@ -234,6 +236,7 @@ class Run:
         if (agent := node.agent()) is None:
             return False
         pids = {"agent": [agent], "leader": [agent], "keeper": list(filter(None, [keeper_of(agent)]))}
+        now = None
         if node.number != LEADER:
             now = self._ask(node, agent)
             # A process that has just taken a rank's place tells of no progress yet.
@@ -246,6 +249,8 @@ class Run:
                 pids |= pids_of(now)
                 pids["workers"] = pids["worker"]
         node.struck_at = time.monotonic()
+        if node.number == LEADER or (now or {}).get("leads"):
+            self.leader_struck_at = node.struck_at
         until = node.struck_at + fault.lasts_s
         if fault.target == "network":
             self.world.network.cut(node.number)
