@@ -33,7 +33,7 @@ void Core::on(Out& out, const TimerFired& fired) {
   }
   if (state_ != State::kSettling) return;
   if (fired.is_replacing) return make_later(out);
-  make_next(out);
+  make_next(out, fired.is_blank_coming);
 }
 
 void Core::on(Out& out, const Waits& waits) {
@@ -41,7 +41,7 @@ void Core::on(Out& out, const Waits& waits) {
   waits_[static_cast<std::size_t>(waits.local_rank)] = true;
   if (!is_making() || waits.local_rank != made_) return;
   kills_ = 0;
-  make_next(out);
+  make_next(out, waits.is_blank_coming);
 }
 
 void Core::on(Out& out, const Cannot& cannot) {
@@ -82,7 +82,7 @@ void Core::on(Out& out, const JobOver&) {
   state_ = State::kOff;
 }
 
-void Core::make_next(Out& out) {
+void Core::make_next(Out& out, bool is_blank_coming) {
   const auto lacking = std::ranges::find(waits_, false);
   if (lacking == waits_.end()) {
     state_ = State::kFull;
@@ -91,7 +91,12 @@ void Core::make_next(Out& out) {
     if (std::exchange(told_, sentence) != sentence) out.emplace_back(Tell{sentence});
     return;
   }
+  if (is_blank_coming && delay_ < kForkLimit) {
+    delay_ += kRefill;
+    return make_later(out);
+  }
   state_ = State::kMaking;
+  delay_ = {};
   made_ = static_cast<int>(lacking - waits_.begin());
   out.emplace_back(ArmTimer{kSetUpLimit});
   out.emplace_back(Make{made_});
@@ -113,6 +118,7 @@ void Core::end_round(Out& out) {
   end_all(out);
   state_ = State::kIdle;
   kills_ = lost_ = 0;
+  delay_ = {};
   why_none_.clear();
 }
 

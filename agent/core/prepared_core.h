@@ -15,8 +15,8 @@
 //   WorkerCannot     ignore   None         None            None                 None          ignore
 //   TimerFired       ignore   ignore       Make, or        None: too late       ignore        ignore
 //                                          the timer (1)
-//   Waits            ignore   ignore       count (2)       Make the next, or    count         ignore
-//                                                          Full
+//   Waits            ignore   ignore       count (2)       Make the next, the   count         ignore
+//                                                          timer (5), or Full
 //   Cannot           ignore   ignore       None            None                 None          ignore
 //   CannotStart      ignore   ignore       ignore          None                 ignore        ignore
 //   Ended, not yet   ignore   ignore       ignore          None, or timer (3)   ignore        ignore
@@ -28,10 +28,12 @@
 //   JobOver          ignore   Off          EndAll; Off     EndAll; Off          EndAll; Off   Off
 //
 //   None begins with EndAll and a line that says why.
-//   (1) while a replacement is under way: what is made would take processors from the workers
+//   (1) while a replacement is under way: what is made would take processors from the workers; and as (5)
 //   (2) none is being made: it said so twice
 //   (3) SIGKILL is no verdict (memory, or somebody): at most kKillsMax times in a row
 //   (4) at most as often as there are ranks, and kLostMax times, in one round: what waits and ends by itself is no use
+//   (5) while a blank standby is about to wait, from which it is forked (standby_core.h), at most kForkLimit: without
+//       one it imports all that the zygote imports, and keeps that in memory of its own
 //
 // clang-format on
 #pragma once
@@ -56,10 +58,12 @@ struct WorkerCannot {     // one has said why it cannot
   std::string why;
 };
 struct TimerFired {
-  bool is_replacing = false;  // a worker of the job has not committed its first step since
+  bool is_replacing = false;     // a worker of the job has not committed its first step since
+  bool is_blank_coming = false;  // a blank standby, which does not wait yet
 };
 struct Waits {  // it has made its set-up
   int local_rank = 0;
+  bool is_blank_coming = false;
 };
 struct Cannot {  // a prepared standby has said why the program cannot recover
   std::string why;
@@ -110,6 +114,7 @@ using Action = std::variant<ArmTimer, DisarmTimer, Make, EndAll, Tell>;
 inline constexpr std::chrono::milliseconds kSettle{1'000};
 inline constexpr std::chrono::milliseconds kRefill{200};
 inline constexpr std::chrono::milliseconds kSetUpLimit{300'000};
+inline constexpr std::chrono::milliseconds kForkLimit{10'000};
 inline constexpr int kKillsMax = 3;
 inline constexpr int kLostMax = 3;
 
@@ -145,17 +150,18 @@ class Core {
   bool is_making() const { return state_ == State::kMaking; }
   bool has_begun() const { return state_ == State::kSettling || is_making() || is_full(); }
   bool is_full() const { return state_ == State::kFull; }
-  void make_next(Out& out);
+  void make_next(Out& out, bool is_blank_coming);
   void make_later(Out& out);
   void end_all(Out& out);
   void end_round(Out& out);
   void give_up(Out& out, const std::string& why);
 
   State state_;
-  std::vector<bool> waits_;  // by local rank
-  int made_ = 0;             // the local rank of the one that is being made
-  int kills_ = 0;            // in a row
-  int lost_ = 0;             // in this round
+  std::vector<bool> waits_;            // by local rank
+  int made_ = 0;                       // the local rank of the one that is being made
+  int kills_ = 0;                      // in a row
+  int lost_ = 0;                       // in this round
+  std::chrono::milliseconds delay_{};  // of the next one, for a blank standby
   std::string why_none_;
   std::string told_;  // the last sentence
 };

@@ -30,9 +30,13 @@ std::vector<Action> Core::step(const Event& event) {
 
 void Core::on(Out& out, const RoundRuns&) {
   lost_ = 0;
-  if (state_ == State::kIdle) out.emplace_back(ArmTimer{settle_ = kSettle});
+  if (state_ == State::kIdle) look_in(out, kSettle);
   if (waiting_ + coming_ > 0) end_standbys(out);
   if (state_ == State::kReady) out.emplace_back(ArmTimer{kRefill});
+}
+
+void Core::on(Out& out, const WorkersStep&) {
+  if (!spec_.is_program && state_ == State::kIdle && looks_) look_in(out, kSettleInSteps);
 }
 
 void Core::on(Out& out, const TimerFired& fired) {
@@ -118,6 +122,7 @@ void Core::on(Out& out, const ZygoteEnded& ended) {
       break;
   }
   state_ = State::kIdle;
+  looks_ = false;
   out.emplace_back(DisarmTimer{});
 }
 
@@ -151,7 +156,7 @@ void Core::on(Out& out, const StartedAnew& anew) {
   learned_.clear();
   may_learn_ = false;
   state_ = State::kIdle;
-  out.emplace_back(ArmTimer{settle_ = kSettle});
+  look_in(out, kSettle);
   out.emplace_back(Tell{"standbys load less: " + anew.why});
 }
 
@@ -163,6 +168,7 @@ void Core::on(Out& out, const ProgramChanged& changed) {
   out.emplace_back(DisarmTimer{});
   out.emplace_back(Tell{"standbys end, because " + changed.file + " has changed"});
   state_ = State::kIdle;
+  looks_ = false;
 }
 
 void Core::on(Out& out, const JobOver&) {
@@ -172,9 +178,30 @@ void Core::on(Out& out, const JobOver&) {
   state_ = State::kOff;
 }
 
+bool Core::is_one_coming() const {
+  if (spec_.is_program || waiting_ > 0) return false;
+  switch (state_) {
+    case State::kIdle:
+      return looks_;
+    case State::kTrying:
+    case State::kLoading:
+      return true;
+    case State::kReady:
+      return lost_ <= spec_.wanted;
+    case State::kOff:
+      return false;
+  }
+  return false;
+}
+
+void Core::look_in(Out& out, std::chrono::milliseconds settle) {
+  settle_ = settle;
+  looks_ = true;
+  out.emplace_back(ArmTimer{settle});
+}
+
 void Core::look_later(Out& out, const TimerFired& fired) {
-  settle_ = std::min(settle_ * 2, kSettleMax);
-  out.emplace_back(ArmTimer{settle_});
+  look_in(out, std::min(settle_ * 2, kSettleMax));
   if (why_none_.empty() || fired.are_workers_starting || std::exchange(was_told_why_, true)) return;
   out.emplace_back(Tell{"no standbys: " + why_none_});
 }

@@ -11,6 +11,7 @@
 //
 //   event \ state    Idle             Trying (3)            Loading                Ready               Off
 //   RoundRuns        timer            ignore                ignore                 EndStandbys, timer  ignore
+//   WorkersStep      timer (8)        ignore                ignore                 ignore              ignore
 //   TimerFired       StartTrial (1)   Off                   less, or Off (2)       ForkStandby         ignore
 //   ZygoteHeld       ignore           EndZygote             LoadModules            ignore              ignore
 //   ZygoteReady      ignore           ignore                ForkStandby            ignore              ignore
@@ -36,6 +37,7 @@
 //   (5) as often as there are standbys, in one round
 //   (6) Idle, timer, if modules were loaded that nobody has named: the program may set what one of these has read
 //   (7) it may have been taken in the middle of a round, for a prepared standby (prepared_core.h)
+//   (8) if one is armed, for Python: prepared standbys are wanted now, and each would import what the zygote imports
 //
 // Standbys that a round has not used end when the next one runs: they wait in its control group.
 //
@@ -57,7 +59,8 @@ namespace standby {
 
 // ---- events
 
-struct RoundRuns {};  // its workers were started
+struct RoundRuns {};    // its workers were started
+struct WorkersStep {};  // all of this node have begun their loops of steps
 struct TimerFired {
   bool are_workers_starting = false;      // one waits for the other ranks to join
   std::string why_no_zygote = {};         // empty: the program can be one, as far as this is asked
@@ -91,9 +94,9 @@ struct ProgramChanged {  // since the zygote was started
 };
 struct JobOver {};
 
-using Event = std::variant<RoundRuns, TimerFired, ZygoteHeld, ZygoteReady, ZygoteUnfit, ZygoteEnded,
-                           CannotStart, StandbyWaits, StandbyTaken, StandbyLost, StartedAnew,
-                           ProgramChanged, JobOver>;
+using Event = std::variant<RoundRuns, WorkersStep, TimerFired, ZygoteHeld, ZygoteReady, ZygoteUnfit,
+                           ZygoteEnded, CannotStart, StandbyWaits, StandbyTaken, StandbyLost,
+                           StartedAnew, ProgramChanged, JobOver>;
 
 // ---- actions
 
@@ -138,6 +141,7 @@ using Action = std::variant<ArmTimer, DisarmTimer, StartTrial, StartZygote, Load
 // A job's first seconds are its own; doubled while its workers are still joining.
 inline constexpr std::chrono::milliseconds kSettle{3'000};
 inline constexpr std::chrono::milliseconds kSettleMax{60'000};
+inline constexpr std::chrono::milliseconds kSettleInSteps{1'000};
 inline constexpr std::chrono::milliseconds kRefill{200};  // after a round's start
 inline constexpr std::chrono::milliseconds kTrialLimit{20'000};
 inline constexpr std::chrono::milliseconds kLoadLimit{
@@ -154,6 +158,8 @@ class Core {
   int wanted() const { return spec_.wanted; }
   // The first worker of this round is to tell what it imports.
   bool wants_list() const { return state_ == State::kIdle && may_learn_; }
+  // None waits yet, and one will, as far as this is known. Of Python: a program of worker_lib starts as soon.
+  bool is_one_coming() const;
   // Why none waits, or will; empty: they wait, or are being made.
   const std::string& why_none() const { return why_none_; }
 
@@ -162,6 +168,7 @@ class Core {
   enum class State { kIdle, kTrying, kLoading, kReady, kOff };
 
   void on(Out& out, const RoundRuns&);
+  void on(Out& out, const WorkersStep&);
   void on(Out& out, const TimerFired& fired);
   void on(Out& out, const ZygoteHeld&);
   void on(Out& out, const ZygoteReady& ready);
@@ -175,6 +182,7 @@ class Core {
   void on(Out& out, const ProgramChanged& changed);
   void on(Out& out, const JobOver&);
 
+  void look_in(Out& out, std::chrono::milliseconds settle);
   void look_later(Out& out, const TimerFired& fired);
   void end_standbys(Out& out);
   void fork_missing(Out& out);
@@ -193,6 +201,7 @@ class Core {
   bool may_learn_ = false;
   std::string why_none_;
   std::chrono::milliseconds settle_ = kSettle;
+  bool looks_ = false;     // in Idle: a timer is armed
   bool was_held_ = false;  // the zygote of Trying
   int waiting_ = 0;
   int coming_ = 0;  // were asked for and do not wait yet

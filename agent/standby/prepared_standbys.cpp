@@ -93,7 +93,9 @@ void PreparedStandbys::post(prepared::Event event) {
 }
 
 void PreparedStandbys::perform(const prepared::ArmTimer& action) {
-  timer_.arm(action.after, [this] { post(prepared::TimerFired{hooks_.is_replacing()}); });
+  timer_.arm(action.after, [this] {
+    post(prepared::TimerFired{hooks_.is_replacing(), hooks_.is_blank_coming()});
+  });
 }
 
 // ---- they come and go
@@ -149,7 +151,7 @@ void PreparedStandbys::on_hello(Standby& standby) {
     return post(prepared::Cannot{"its file has changed since the workers were started"});
   }
   standby.waits = true;
-  post(prepared::Waits{standby.local_rank});
+  post(prepared::Waits{standby.local_rank, hooks_.is_blank_coming()});
 }
 
 void PreparedStandbys::on_end(Standby& standby, ExitStatus status) {

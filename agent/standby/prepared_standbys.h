@@ -39,6 +39,7 @@ class PreparedStandbys {
         start;
     std::function<pid_t(int local_rank)> worker;  // that it may replace; 0: none
     std::function<bool()> is_replacing;           // as prepared::TimerFired has it
+    std::function<bool()> is_blank_coming;        // likewise
     std::function<void()> reaped;                 // a child of this object was reaped
     std::function<void(std::string_view sentence)> tell;
   };

@@ -56,10 +56,12 @@ class Standbys {
   std::unique_ptr<WorkerProcess> take(const ProcessSpec& spec, WorkerProcess::OnEnd on_end);
 
   void round_runs();
+  void workers_step() { post(standby::WorkersStep{}); }
   void job_is_over();
 
   // Of the keeper, for a prepared standby, too; null: none is free, or there is no keeper.
   std::atomic<pid_t>* free_slot() const;
+  bool is_one_coming() const { return core_.is_one_coming(); }
   bool owns(pid_t child) const;
   std::optional<StandbyStatus> status() const;  // none: nobody has asked for any
 

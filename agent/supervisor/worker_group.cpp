@@ -126,6 +126,7 @@ PreparedStandbys::Hooks WorkerGroup::prepared_hooks() {
                 return process ? process->pid() : 0;
               },
           .is_replacing = [this] { return is_replacing(); },
+          .is_blank_coming = [this] { return standbys_.is_one_coming(); },
           .reaped =
               [this] {
                 reaper_.reap();
@@ -599,6 +600,7 @@ void WorkerGroup::on_hello(int local_rank) {
       workers_, [](const Worker& each) { return each.link && each.link->can_recover(); });
   if (!can_all || std::exchange(have_told_recovery_, true)) return;
   events_.event(WorkersCanRecover{round_.round});
+  standbys_.workers_step();
   prepared_.all_can_recover();
 }
 

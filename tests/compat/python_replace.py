@@ -3,7 +3,7 @@ bits of one that nobody disturbed.
 
   python_replace.py DDPRUN DDPCTL [TEST…]
 
-The usual run kills 10 times. With DDPRUN_TEST_FULL=1 it is 600 times: on one node and on two, during a recovery too, with a
+The usual run kills 20 times. With DDPRUN_TEST_FULL=1 it is 600 times: on one node and on two, during a recovery too, with a
 set-up of 10 s and a model of 200 MB among them.
 """
 import json
@@ -47,7 +47,7 @@ time.sleep(what.get("setup_s", 0))
 
 class Samples(Dataset):
     def __len__(self):
-        return 64 * world
+        return what.get("samples", 64) * world
 
     def __getitem__(self, index):
         generator = torch.Generator().manual_seed(index)
@@ -260,7 +260,7 @@ class Replaced(unittest.TestCase):
         self.assertEqual({end["kind"] for end in expected}, {"Alone"})
 
     def disturb(self, ranks, what, kills, seed, during_recovery=0.0, nodes=1):
-        steps_per_epoch = -(-8 // what.get("per_step", 1))
+        steps_per_epoch = -(-what.get("samples", 64) // (8 * what.get("per_step", 1)))
         what = {**what, "epochs": (FIRST + 2 * AHEAD * kills) // steps_per_epoch + 2}
         with self.undisturbed(ranks, what) as plain, \
                 Training(self.folder / f"killed-{ranks}-{nodes}-{seed}", ranks, what, f"--standby={ranks // nodes}",
@@ -283,7 +283,8 @@ class Replaced(unittest.TestCase):
         self.disturb(3, {}, 14, seed=1)
 
     def test_accumulation_amp_and_processes_that_load(self):
-        self.disturb(2, {"workers": 2, "per_step": 3, "amp": True, "set_to_none": False}, 6, seed=2)
+        # Each epoch starts processes anew, so it is a long one.
+        self.disturb(2, {"samples": 480, "workers": 2, "per_step": 3, "amp": True, "set_to_none": False}, 6, seed=2)
 
     @unittest.skipUnless(FULL, "only with DDPRUN_TEST_FULL")
     def test_a_second_death_during_recovery(self):

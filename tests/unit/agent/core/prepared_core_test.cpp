@@ -54,6 +54,21 @@ TEST_F(PreparedCore, MakesOneAfterTheOtherWhenAllCanRecover) {
   EXPECT_EQ(core_.why_none(), "");
 }
 
+TEST_F(PreparedCore, WaitsForABlankStandbyButNotForEver) {
+  on(RoundRuns{});
+  on(AllCanRecover{});
+  const TimerFired coming{.is_blank_coming = true};
+  EXPECT_THAT(on(coming), ElementsAre(armed(kRefill)));
+  EXPECT_THAT(on(TimerFired{}), ElementsAre(armed(kSetUpLimit), made(0)));
+  EXPECT_THAT(on(Waits{0, /*is_blank_coming=*/true}), ElementsAre(armed(kRefill)));
+  for (int i = 1; i < kForkLimit / kRefill; ++i) {
+    EXPECT_THAT(on(coming), ElementsAre(armed(kRefill))) << i;
+  }
+  EXPECT_THAT(on(coming), ElementsAre(armed(kSetUpLimit), made(1)));
+  EXPECT_THAT(on(Waits{1, /*is_blank_coming=*/true}),
+              ElementsAre(disarms, told("workers are replaced in place")));
+}
+
 TEST_F(PreparedCore, NoneAreMadeWhereNoneAreWanted) {
   Core core(false, 2);
   EXPECT_THAT(core.step(RoundRuns{}), IsEmpty());

@@ -71,6 +71,29 @@ TEST(StandbyCore, WaitsForWorkersThatHaveNotReachedTheirSteps) {
   EXPECT_THAT(core.step(RoundRuns{}), ElementsAre(ArmTimer{kSettle}));
 }
 
+TEST(StandbyCore, LooksSoonerWhenTheWorkersAreInTheirSteps) {
+  Core core = idle();
+  EXPECT_THAT(core.step(WorkersStep{}), IsEmpty()) << "no round has begun";
+  EXPECT_FALSE(core.is_one_coming());
+  core.step(RoundRuns{});
+  EXPECT_TRUE(core.is_one_coming());
+  EXPECT_THAT(core.step(WorkersStep{}), ElementsAre(ArmTimer{kSettleInSteps}));
+  core = loading();
+  EXPECT_THAT(core.step(WorkersStep{}), IsEmpty());
+  EXPECT_TRUE(core.is_one_coming());
+  core = ready();
+  EXPECT_FALSE(core.is_one_coming()) << "they wait";
+  core.step(StandbyTaken{});
+  core.step(StandbyTaken{});
+  EXPECT_TRUE(core.is_one_coming());
+  core.step(ZygoteEnded{ExitStatus::killed(SIGKILL)});
+  EXPECT_FALSE(core.is_one_coming()) << "not in this round";
+  core = Core({.wanted = 2, .is_program = true, .modules = {}, .why_none = ""});
+  core.step(RoundRuns{});
+  EXPECT_THAT(core.step(WorkersStep{}), IsEmpty());
+  EXPECT_FALSE(core.is_one_coming());
+}
+
 TEST(StandbyCore, NobodyWantsAny) {
   Core core({.wanted = 0, .modules = {}, .why_none = "the program is no script"});
   EXPECT_EQ(core.why_none(), "the program is no script");
