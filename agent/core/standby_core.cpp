@@ -28,6 +28,13 @@ std::vector<Action> Core::step(const Event& event) {
   return out;
 }
 
+void Core::on(Out& out, const RoundBegins&) {
+  if (std::exchange(has_begun_, true) || !spec_.starts_first || state_ != State::kIdle) return;
+  delays_start_ = true;
+  waits_for_list_ = may_learn_;
+  try_python(out);
+}
+
 void Core::on(Out& out, const RoundRuns&) {
   lost_ = 0;
   if (state_ == State::kIdle) look_in(out, kSettle);
@@ -36,6 +43,7 @@ void Core::on(Out& out, const RoundRuns&) {
 }
 
 void Core::on(Out& out, const WorkersStep&) {
+  if (state_ == State::kReady && waits_for_list_) look_in(out, kSettleInSteps);
   if (!spec_.is_program && state_ == State::kIdle && looks_) look_in(out, kSettleInSteps);
 }
 
@@ -43,29 +51,27 @@ void Core::on(Out& out, const TimerFired& fired) {
   switch (state_) {
     case State::kIdle:
       why_none_ = fired.why_no_zygote;
-      if (fired.are_workers_starting || !why_none_.empty() ||
-          (fired.is_list_to_come && settle_ < kSettleMax)) {
-        return look_later(out, fired);
-      }
+      if (must_look_later(fired) || !why_none_.empty()) return look_later(out, fired);
       learn(fired.learned);
       if (spec_.is_program) return start_zygote(out);
-      state_ = State::kTrying;
-      was_held_ = false;
-      out.emplace_back(StartTrial{});
-      out.emplace_back(ArmTimer{kTrialLimit});
-      return;
+      return try_python(out);
     case State::kTrying:
       out.emplace_back(EndZygote{});
       return turn_off(out, "its Python does not start in " +
                                std::to_string(kTrialLimit / std::chrono::seconds(1)) + " s");
     case State::kLoading:
+      if (delays_start_) return start_without(out);
       out.emplace_back(EndZygote{});
       return load_less(out, "",
                        (spec_.is_program ? "the program has not come to its Context in "
                                          : "loading modules did not end in ") +
                            std::to_string(kLoadLimit / std::chrono::seconds(1)) + " s");
     case State::kReady:
-      return fork_missing(out);
+      if (delays_start_) return start_without(out);
+      if (waits_for_list_ && waiting_ + coming_ > 0) return load_more(out, fired);
+      fork_missing(out);
+      if (waits_for_list_) look_in(out, kSettle);
+      return;
     case State::kOff:
       return;
   }
@@ -86,17 +92,27 @@ void Core::on(Out& out, const ZygoteReady& ready) {
   for (const std::string& sentence : ready.left_out) {
     out.emplace_back(Tell{"standbys: " + sentence, /*is_bad=*/true});
   }
-  out.emplace_back(DisarmTimer{});
+  if (!delays_start_) out.emplace_back(DisarmTimer{});
+  if (std::exchange(loads_more_, false) && waiting_ > 0) end_standbys(out);
   fork_missing(out);
 }
 
 void Core::on(Out& out, const ZygoteUnfit& unfit) {
   if (state_ != State::kLoading) return;
+  if (delays_start_) return start_without(out);
   out.emplace_back(EndZygote{});
   load_less(out, unfit.module, unfit.why);
 }
 
+void Core::on(Out& out, const CannotStart& cannot) {
+  if (delays_start_ && state_ == State::kLoading) return start_without(out);
+  turn_off(out, cannot.why);
+}
+
 void Core::on(Out& out, const ZygoteEnded& ended) {
+  if (delays_start_ && (state_ == State::kLoading || state_ == State::kReady)) {
+    return start_without(out);
+  }
   switch (state_) {
     case State::kIdle:
     case State::kOff:
@@ -122,7 +138,7 @@ void Core::on(Out& out, const ZygoteEnded& ended) {
       break;
   }
   state_ = State::kIdle;
-  looks_ = false;
+  looks_ = delays_start_ = false;
   out.emplace_back(DisarmTimer{});
 }
 
@@ -130,6 +146,11 @@ void Core::on(Out& out, const StandbyWaits&) {
   if (state_ == State::kOff) return end_standbys(out);
   ++waiting_;
   coming_ = std::max(0, coming_ - 1);
+  if (delays_start_) {  // they do not wait for a restart
+    delays_start_ = waiting_ < spec_.wanted;
+    if (!delays_start_) out.emplace_back(DisarmTimer{});
+    return;
+  }
   if (waiting_ < spec_.wanted || std::exchange(was_told_, true)) return;
   out.emplace_back(Tell{"standbys: " + std::to_string(waiting_) +
                         (waiting_ == 1 ? " waits" : " wait") + " for a restart, with their " +
@@ -144,6 +165,7 @@ void Core::on(Out& out, const StandbyTaken&) {
 void Core::on(Out& out, const StandbyLost& lost) {
   int& count = lost.has_waited ? waiting_ : coming_;
   count = std::max(0, count - 1);
+  if (delays_start_ && state_ == State::kReady) return start_without(out);
   if (state_ == State::kReady && ++lost_ <= spec_.wanted) out.emplace_back(ArmTimer{kRefill});
 }
 
@@ -176,6 +198,37 @@ void Core::on(Out& out, const JobOver&) {
   end_standbys(out);
   out.emplace_back(DisarmTimer{});
   state_ = State::kOff;
+  delays_start_ = false;
+}
+
+// Those that wait remain until the zygote that has loaded it is ready.
+void Core::load_more(Out& out, const TimerFired& fired) {
+  if (must_look_later(fired)) return look_later(out, fired);
+  waits_for_list_ = false;
+  learn(fired.learned);
+  if (learned_.empty()) return fork_missing(out);
+  loads_more_ = true;
+  out.emplace_back(EndZygote{});
+  start_zygote(out);
+}
+
+bool Core::must_look_later(const TimerFired& fired) const {
+  return fired.are_workers_starting || (fired.is_list_to_come && settle_ < kSettleMax);
+}
+
+void Core::try_python(Out& out) {
+  state_ = State::kTrying;
+  was_held_ = false;
+  out.emplace_back(StartTrial{});
+  out.emplace_back(ArmTimer{kTrialLimit});
+}
+
+void Core::start_without(Out& out) {
+  delays_start_ = waits_for_list_ = looks_ = false;
+  state_ = State::kIdle;
+  out.emplace_back(EndZygote{});
+  end_standbys(out);
+  out.emplace_back(DisarmTimer{});
 }
 
 bool Core::is_one_coming() const {
@@ -218,7 +271,7 @@ void Core::fork_missing(Out& out) {
 void Core::start_zygote(Out& out) {
   state_ = State::kLoading;
   out.emplace_back(StartZygote{});
-  out.emplace_back(ArmTimer{kLoadLimit});
+  out.emplace_back(ArmTimer{delays_start_ ? kFirstLimit : kLoadLimit});
 }
 
 void Core::learn(const std::vector<std::string>& names) {
@@ -265,6 +318,7 @@ void Core::load_less(Out& out, const std::string& module, const std::string& why
 
 void Core::turn_off(Out& out, const std::string& why) {
   state_ = State::kOff;
+  delays_start_ = false;
   why_none_ = why;
   out.emplace_back(DisarmTimer{});
   out.emplace_back(

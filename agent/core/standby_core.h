@@ -10,9 +10,10 @@
 //     └────────── the zygote was killed: until the next round ─────────┘        any ──▶ Off, for good
 //
 //   event \ state    Idle             Trying (3)            Loading                Ready               Off
+//   RoundBegins      StartTrial (9)   ignore                ignore                 ignore              ignore
 //   RoundRuns        timer            ignore                ignore                 EndStandbys, timer  ignore
-//   WorkersStep      timer (8)        ignore                ignore                 ignore              ignore
-//   TimerFired       StartTrial (1)   Off                   less, or Off (2)       ForkStandby         ignore
+//   WorkersStep      timer (8)        ignore                ignore                 timer (10)          ignore
+//   TimerFired       StartTrial (1)   Off                   less, or Off (2)       ForkStandby (10)    ignore
 //   ZygoteHeld       ignore           EndZygote             LoadModules            ignore              ignore
 //   ZygoteReady      ignore           ignore                ForkStandby            ignore              ignore
 //   ZygoteUnfit      ignore           ignore                less, or Off (2)       ignore              ignore
@@ -39,6 +40,11 @@
 //   (7) it may have been taken in the middle of a round, for a prepared standby (prepared_core.h)
 //   (8) if one is armed, for Python: prepared standbys are wanted now, and each would import what the zygote imports
 //
+//   (9) of the first round, if there are more workers than processors: these come from the zygote, and their start waits
+//       until all do. Whatever else happens in Loading or Ready before that, or kFirstLimit, is Idle: the workers are
+//       started by exec, and what is to be said about the zygote is said when it is made again
+//   (10) after (9): once they wait the timer again, as in Idle, and if something was learned then, StartZygote
+//
 // Standbys that a round has not used end when the next one runs: they wait in its control group.
 //
 // clang-format on
@@ -59,7 +65,8 @@ namespace standby {
 
 // ---- events
 
-struct RoundRuns {};    // its workers were started
+struct RoundBegins {};  // its workers are about to be started
+struct RoundRuns {};    // they were
 struct WorkersStep {};  // all of this node have begun their loops of steps
 struct TimerFired {
   bool are_workers_starting = false;      // one waits for the other ranks to join
@@ -94,9 +101,9 @@ struct ProgramChanged {  // since the zygote was started
 };
 struct JobOver {};
 
-using Event = std::variant<RoundRuns, WorkersStep, TimerFired, ZygoteHeld, ZygoteReady, ZygoteUnfit,
-                           ZygoteEnded, CannotStart, StandbyWaits, StandbyTaken, StandbyLost,
-                           StartedAnew, ProgramChanged, JobOver>;
+using Event = std::variant<RoundBegins, RoundRuns, WorkersStep, TimerFired, ZygoteHeld, ZygoteReady,
+                           ZygoteUnfit, ZygoteEnded, CannotStart, StandbyWaits, StandbyTaken,
+                           StandbyLost, StartedAnew, ProgramChanged, JobOver>;
 
 // ---- actions
 
@@ -146,6 +153,7 @@ inline constexpr std::chrono::milliseconds kRefill{200};  // after a round's sta
 inline constexpr std::chrono::milliseconds kTrialLimit{20'000};
 inline constexpr std::chrono::milliseconds kLoadLimit{
     300'000};  // from a cold disk, beside busy workers
+inline constexpr std::chrono::milliseconds kFirstLimit{30'000};
 inline constexpr int kKillsMax = 3;
 
 class Core {
@@ -157,7 +165,9 @@ class Core {
   int waiting() const { return waiting_; }
   int wanted() const { return spec_.wanted; }
   // The first worker of this round is to tell what it imports.
-  bool wants_list() const { return state_ == State::kIdle && may_learn_; }
+  bool wants_list() const { return may_learn_ && (state_ == State::kIdle || waits_for_list_); }
+  // The workers of this round are to come from standbys that do not wait yet.
+  bool delays_start() const { return delays_start_; }
   // None waits yet, and one will, as far as this is known. Of Python: a program of worker_lib starts as soon.
   bool is_one_coming() const;
   // Why none waits, or will; empty: they wait, or are being made.
@@ -167,6 +177,7 @@ class Core {
   using Out = std::vector<Action>;
   enum class State { kIdle, kTrying, kLoading, kReady, kOff };
 
+  void on(Out& out, const RoundBegins&);
   void on(Out& out, const RoundRuns&);
   void on(Out& out, const WorkersStep&);
   void on(Out& out, const TimerFired& fired);
@@ -174,7 +185,7 @@ class Core {
   void on(Out& out, const ZygoteReady& ready);
   void on(Out& out, const ZygoteUnfit& unfit);
   void on(Out& out, const ZygoteEnded& ended);
-  void on(Out& out, const CannotStart& cannot) { turn_off(out, cannot.why); }
+  void on(Out& out, const CannotStart& cannot);
   void on(Out& out, const StandbyWaits&);
   void on(Out& out, const StandbyTaken&);
   void on(Out& out, const StandbyLost& lost);
@@ -182,6 +193,10 @@ class Core {
   void on(Out& out, const ProgramChanged& changed);
   void on(Out& out, const JobOver&);
 
+  bool must_look_later(const TimerFired& fired) const;
+  void load_more(Out& out, const TimerFired& fired);
+  void try_python(Out& out);
+  void start_without(Out& out);
   void look_in(Out& out, std::chrono::milliseconds settle);
   void look_later(Out& out, const TimerFired& fired);
   void end_standbys(Out& out);
@@ -199,6 +214,11 @@ class Core {
   std::vector<std::string> learned_;  // and these
   std::vector<std::string> unfit_;    // of those that were learned: packages
   bool may_learn_ = false;
+  bool has_begun_ = false;     // the first round
+  bool delays_start_ = false;  // its
+  // Of its workers, which came from a zygote that has learned nothing.
+  bool waits_for_list_ = false;
+  bool loads_more_ = false;  // the zygote, than the one before
   std::string why_none_;
   std::chrono::milliseconds settle_ = kSettle;
   bool looks_ = false;     // in Idle: a timer is armed

@@ -116,6 +116,11 @@ std::size_t Standbys::slots(const Job& job) {
   return of_standbys + of_prepared == 0 ? 0 : 1 + of_standbys + of_prepared;
 }
 
+void Standbys::round_begins(std::function<void()> ready) {
+  ready_ = std::move(ready);
+  post(standby::RoundBegins{});
+}
+
 void Standbys::round_runs() {
   is_unchanged_ = false;
   post(standby::RoundRuns{});
@@ -146,6 +151,7 @@ void Standbys::post(standby::Event event) {
     }
   }
   is_stepping_ = false;
+  if (ready_ && !core_.delays_start()) std::exchange(ready_, nullptr)();
 }
 
 void Standbys::perform(const standby::ArmTimer& action) {
@@ -158,7 +164,9 @@ void Standbys::perform(const standby::ArmTimer& action) {
 
 void Standbys::add_list_of_modules(ProcessSpec& spec, Environment& environment) {
   if (!core_.wants_list()) return;
-  list_of_modules_ = UniqueFd(::memfd_create("ddprun-modules", MFD_CLOEXEC));
+  if (!std::exchange(has_zygote_list_, false)) {
+    list_of_modules_ = UniqueFd(::memfd_create("ddprun-modules", MFD_CLOEXEC));
+  }
   if (!list_of_modules_) return;
   environment[kModulesVariable] = std::to_string(list_of_modules_.get());
   spec.inherited_fds.push_back(list_of_modules_.get());
@@ -200,6 +208,11 @@ Result<void> Standbys::try_to_start_zygote() {
   spec.stderr_fd = streams->second.get();
   spec.keeper_slot = hooks_.keeper_slot(kZygoteSlot);
   spec.inherited_fds.push_back(sockets->second.get());
+  if (core_.delays_start() && core_.wants_list()) {
+    list_of_modules_ = UniqueFd(::memfd_create("ddprun-modules", MFD_CLOEXEC));
+    has_zygote_list_ = static_cast<bool>(list_of_modules_);
+    if (has_zygote_list_) spec.inherited_fds.push_back(list_of_modules_.get());
+  }
   zygote_ = Child();
   *zygote_.on_end = [this](ExitStatus status) { on_zygote_end(status); };
   auto started = WorkerProcess::start(io_, spec, zygote_.teller());
@@ -230,7 +243,7 @@ Result<void> Standbys::hold_python(ProcessSpec& spec, Environment& environment) 
 void Standbys::on_message_of_zygote(const zygote::Header& header, std::string_view text) {
   switch (static_cast<zygote::Kind>(header.kind)) {
     case zygote::Kind::kHello:
-      if (zygote_.process) {
+      if (zygote_.process && !core_.delays_start()) {
         make_background(zygote_.process->pid());
         // A standby that is forked has a session, and so an autogroup, of its own.
         write_of_process(zygote_.process->pid(), "autogroup", "5");

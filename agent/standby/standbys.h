@@ -55,6 +55,10 @@ class Standbys {
   // path and arguments are those of the job, and one that waits for a debugger is started by exec.
   std::unique_ptr<WorkerProcess> take(const ProcessSpec& spec, WorkerProcess::OnEnd on_end);
 
+  // Before the workers of a round are started: calls `ready`, at once or later, when those that are to come
+  // from standbys can. One at a time.
+  void round_begins(std::function<void()> ready);
+  void do_not_begin() { ready_ = nullptr; }
   void round_runs();
   void workers_step() { post(standby::WorkersStep{}); }
   void job_is_over();
@@ -115,6 +119,8 @@ class Standbys {
   Timer timer_;
   rdzv::UniqueFd archive_;
   rdzv::UniqueFd list_of_modules_;  // the first worker writes it
+  bool has_zygote_list_ = false;    // the one that will be forked inherits it
+  std::function<void()> ready_;     // of round_begins
 
   std::deque<standby::Event> events_;  // that the core has not seen yet
   bool is_stepping_ = false;

@@ -151,22 +151,24 @@ void WorkerGroup::begin(const rdzv::RoundStart& start) {
   }
   std::vector<int> local_ranks(workers_.size());
   std::iota(local_ranks.begin(), local_ranks.end(), 0);
-  awaits_files_ = true;
+  is_about_to_start_ = true;
   output_.prepare_round(number(round_.round), local_ranks, [this](Result<void> made) {
-    awaits_files_ = false;
-    start_all(std::move(made));
+    if (!made) return start_all(std::move(made));
+    standbys_.round_begins([this] { start_all({}); });
   });
 }
 
 void WorkerGroup::do_not_start() {
-  if (!std::exchange(awaits_files_, false)) return;
+  if (!std::exchange(is_about_to_start_, false)) return;
   output_.cancel_round();
+  standbys_.do_not_begin();
   for (int local_rank = 0; local_rank < count(); ++local_rank) {
     events_.event(WorkerEnded{round_.round, local_rank, std::nullopt});
   }
 }
 
 void WorkerGroup::start_all(Result<void> files) {
+  is_about_to_start_ = false;
   std::optional<Error> refused;
   if (!files) refused = std::move(files.error());
   std::vector<WorkerEnded> not_started;

@@ -211,7 +211,7 @@ class WorkerGroup {
   std::vector<std::uint32_t> committed_;  // in which each local rank has committed a step
   bool is_closing_ = false;
   Timer close_timer_;
-  bool awaits_files_ = false;  // the workers start when their log files are open
+  bool is_about_to_start_ = false;  // when their log files are open, and standbys wait for them
   bool is_grace_over_ = false;
   std::unique_ptr<StackDump> stacks_;
   std::string stacks_text_;

@@ -422,8 +422,7 @@ class Planner {
   }
 
   void read_standby() {
-    plan_.job.standbys =
-        take_(read_standbys(plan_.settings, plan_.job, surroundings_.machine.root));
+    plan_.job.standbys = take_(read_standbys(plan_.settings, plan_.job, surroundings_.machine));
     const std::string& why_none = plan_.job.standbys.why_none;
     const ResolvedOption preload = option(OptionId::kPreload);
     if (why_none.empty() && !preload.text().empty() && plan_.job.standbys.modules.empty()) {

@@ -3,12 +3,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <string_view>
 #include <vector>
 
 #include "agent/core/worker_environment.h"
 #include "launcher/cli/text.h"
 #include "launcher/settings/values.h"
+#include "rendezvous/common/file_text.h"
 #include "rendezvous/common/trimmed.h"
 
 namespace ddprun::cli {
@@ -20,6 +22,9 @@ constexpr std::size_t kLengthMax = 32'768;  // the list goes to a process as one
 // PyTorch, and what a training imports of it later: the first optimizer imports torch._dynamo.
 constexpr const char* kAlways[] = {"torch", "torch._dynamo", "torch.distributed",
                                    "torch.nn.parallel", "torch.utils.data"};
+
+constexpr const char* kFrameworks[] = {"torch", "lightning", "accelerate", "transformers",
+                                       "deepspeed"};
 
 bool is_module_name(std::string_view name) {
   const auto is_part = [](std::string_view part) {
@@ -67,10 +72,23 @@ std::string why_none(const agent::Job& job, bool is_auto, const std::string& roo
   return "";
 }
 
+// As its text says: whoever does not would wait for PyTorch's import.
+bool imports_torch(const agent::Program& program) {
+  if (program.argv.size() < 3 || program.argv[2].starts_with('-')) return false;
+  std::error_code error;  // a pipe could be read only once
+  if (!std::filesystem::is_regular_file(program.argv[2], error)) return false;
+  const std::string text = file_text(program.argv[2]);
+  return std::ranges::any_of(kFrameworks, [&text](const char* name) {
+    return text.find(std::string("import ") + name) != std::string::npos ||
+           text.find(std::string("from ") + name) != std::string::npos;
+  });
+}
+
 }  // namespace
 
 Result<agent::StandbySpec> read_standbys(const Settings& settings, const agent::Job& job,
-                                         const std::string& root) {
+                                         const agent::Machine& machine) {
+  const std::string& root = machine.root;
   const ResolvedOption option = resolved(settings, OptionId::kStandby);
   agent::StandbySpec spec;
   auto modules = read_modules(resolved(settings, OptionId::kPreload));
@@ -90,6 +108,9 @@ Result<agent::StandbySpec> read_standbys(const Settings& settings, const agent::
   if (spec.is_program) return spec;
   spec.modules = std::move(*modules);
   spec.learns = resolved(settings, OptionId::kPreload).text().empty();
+  spec.starts_first = spec.wanted >= job.local_world_size &&
+                      job.local_world_size > agent::count_usable_cpus(machine) &&
+                      (!spec.learns || imports_torch(job.program));
   return spec;
 }
 

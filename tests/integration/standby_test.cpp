@@ -2,6 +2,7 @@
 // is a folder of modules that know in which process they were loaded.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 
 #include <algorithm>
 #include <csignal>
@@ -199,13 +200,15 @@ TEST_F(Standby, LoadsWhatTheFirstWorkerHadImportedAtItsFirstStep) {
   folder_.write("lib/site-packages/other/__init__.py", "");
   folder_.write("lib/site-packages/other/part.py", kTorch);
   folder_.write("lib/site-packages/reader.py", "import os\nrank = os.environ.get('RANK')\n");
-  folder_.write("train.py", std::string("import os, reader, other.part\n"
-                                        "import torch.optim.optimizer\n"
-                                        "o = torch.optim.optimizer.Optimizer()\n"
-                                        "o.step()\n"
-                                        "assert reader.rank == os.environ['RANK']\n"
-                                        "print('part', other.part.loaded_by == os.getpid())\n") +
-                                kScript);
+  folder_.write(
+      "train.py",
+      std::string("import os, sys, reader, other.part\n"
+                  "import torch.optim.optimizer\n"
+                  "o = torch.optim.optimizer.Optimizer()\n"
+                  "o.step()\n"
+                  "assert reader.rank == os.environ['RANK']\n"
+                  "sys.stdout.write(f'part {other.part.loaded_by == os.getpid()}\\n')\n") +
+          kScript);
   JobSetup its = setup();
   its.environment["PYTHONPATH"] = lib;
   Job job(command({"--standby=2"}, /*last=*/1, /*preload=*/""), its);
@@ -271,6 +274,55 @@ TEST_F(Standby, AProgramThatSetsWhatTorchHasReadStartsAnew) {
   EXPECT_EQ(job.wait(), exited(0)) << job.err();
   EXPECT_THAT(job.err(), HasSubstr("no standbys: the program sets OMP_NUM_THREADS"));
   EXPECT_THAT(job.out(), Not(HasSubstr("waited")));
+}
+
+// Two workers on one processor: each would import what the zygote imports once.
+class FirstStart : public Standby {
+ protected:
+  static Command on_one_cpu(Command command) {
+    cpu_set_t allowed;
+    CPU_ZERO(&allowed);
+    EXPECT_EQ(::sched_getaffinity(0, sizeof allowed, &allowed), 0);
+    int first = 0;
+    while (!CPU_ISSET(first, &allowed)) ++first;
+    command.insert(command.begin(), {"taskset", "--cpu-list", std::to_string(first)});
+    return command;
+  }
+};
+
+TEST_F(FirstStart, IsOfStandbysWhereWorkersAreMoreThanProcessors) {
+  Job job(on_one_cpu(command({"--standby=2"})), setup());
+  ASSERT_TRUE(both_run(job, 0)) << job.err();
+  ASSERT_TRUE(wait_for_standbys(job)) << job.err();
+  go(0);
+  EXPECT_EQ(job.wait(), exited(0)) << job.err();
+  EXPECT_THAT(job.out(), Not(HasSubstr("imported")));
+  EXPECT_THAT(job.left_over(), IsEmpty());
+}
+
+TEST_F(FirstStart, IsByExecWhereTheZygoteFails) {
+  module("__init__", std::string("import os\nif 'RANK' not in os.environ: os._exit(5)\n") + kTorch);
+  Job job(on_one_cpu(command({"--standby=2"})), setup());
+  ASSERT_TRUE(both_run(job, 0)) << job.err();
+  EXPECT_TRUE(says(job, "no standbys: the process that loads modules ended with exit code 5"))
+      << job.err();
+  go(0);
+  EXPECT_EQ(job.wait(), exited(0)) << job.err();
+  EXPECT_THAT(job.out(), Not(HasSubstr("waited")));
+}
+
+TEST_F(FirstStart, LeavesNothingWhenItIsStoppedInTheMiddle) {
+  const std::string loading = folder_ / "loading";
+  module("__init__", "import time\nopen('" + loading + "', 'w').close()\ntime.sleep(1000)\n");
+  for (const int signal : {SIGKILL, SIGTERM}) {
+    std::filesystem::remove(loading);
+    Job job(on_one_cpu(command({"--standby=2"})), setup());
+    ASSERT_TRUE(job.reaches([&] { return std::filesystem::exists(loading); })) << job.err();
+    job.signal(signal);
+    EXPECT_EQ(job.wait(), signal == SIGKILL ? killed_by(SIGKILL) : exited(128 + signal));
+    EXPECT_EQ(job.out(), "");
+    EXPECT_THAT(job.left_over(), IsEmpty());
+  }
 }
 
 TEST_F(Standby, RefusesWhatMakesNoSense) {

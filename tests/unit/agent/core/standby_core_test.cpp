@@ -94,6 +94,82 @@ TEST(StandbyCore, LooksSoonerWhenTheWorkersAreInTheirSteps) {
   EXPECT_FALSE(core.is_one_coming());
 }
 
+// More workers than processors.
+Core first_from_zygote() {
+  return Core(
+      {.wanted = 2, .modules = kModules, .learns = true, .starts_first = true, .why_none = ""});
+}
+
+Core loading_first() {
+  Core core = first_from_zygote();
+  EXPECT_THAT(core.step(RoundBegins{}), ElementsAre(StartTrial{}, ArmTimer{kTrialLimit}));
+  EXPECT_TRUE(core.delays_start());
+  EXPECT_TRUE(core.wants_list());
+  core.step(ZygoteHeld{});
+  EXPECT_THAT(core.step(ZygoteEnded{ExitStatus::killed(SIGKILL)}),
+              ElementsAre(StartZygote{}, ArmTimer{kFirstLimit}));
+  EXPECT_THAT(core.step(ZygoteHeld{}), ElementsAre(LoadModules{kModules}));
+  return core;
+}
+
+TEST(StandbyCore, TheFirstWorkersComeFromTheZygoteWhereTheyAreMany) {
+  Core core = loading_first();
+  EXPECT_THAT(core.step(ZygoteReady{}), ElementsAre(ForkStandby{}, ForkStandby{}));
+  EXPECT_THAT(core.step(StandbyWaits{}), IsEmpty());
+  EXPECT_TRUE(core.delays_start());
+  EXPECT_THAT(core.step(StandbyWaits{}), ElementsAre(DisarmTimer{}));
+  EXPECT_FALSE(core.delays_start());
+  core.step(StandbyTaken{});
+  core.step(StandbyTaken{});
+  EXPECT_THAT(core.step(RoundRuns{}), ElementsAre(ArmTimer{kRefill}));
+  EXPECT_THAT(core.step(TimerFired{.is_list_to_come = true}),
+              ElementsAre(ForkStandby{}, ForkStandby{}, ArmTimer{kSettle}));
+  core.step(StandbyWaits{});
+  EXPECT_THAT(core.step(StandbyWaits{}), tells("2 wait for a restart"));
+  EXPECT_THAT(core.step(TimerFired{.is_list_to_come = true}), ElementsAre(ArmTimer{kSettle * 2}));
+  EXPECT_THAT(core.step(WorkersStep{}), ElementsAre(ArmTimer{kSettleInSteps}));
+  EXPECT_THAT(core.step(TimerFired{.learned = {"torch", "einops"}}),
+              ElementsAre(EndZygote{}, StartZygote{}, ArmTimer{kLoadLimit}));
+  EXPECT_THAT(core.step(ZygoteHeld{}), ElementsAre(LoadModules{kModules, {"einops"}}));
+  EXPECT_EQ(core.waiting(), 2);
+  EXPECT_THAT(core.step(ZygoteReady{}),
+              ElementsAre(DisarmTimer{}, EndStandbys{}, ForkStandby{}, ForkStandby{}));
+  EXPECT_THAT(core.step(RoundBegins{}), IsEmpty()) << "a restart";
+}
+
+TEST(StandbyCore, TheFirstWorkersWhoseZygoteHasLoadedAllKeepIt) {
+  Core core = loading_first();
+  core.step(ZygoteReady{});
+  for (int i = 0; i < 2; ++i) core.step(StandbyWaits{});
+  for (int i = 0; i < 2; ++i) core.step(StandbyTaken{});
+  core.step(RoundRuns{});
+  core.step(TimerFired{});
+  for (int i = 0; i < 2; ++i) core.step(StandbyWaits{});
+  EXPECT_THAT(core.step(TimerFired{.learned = {"torch"}}), IsEmpty());
+}
+
+TEST(StandbyCore, TheFirstWorkersStartByExecWhereTheZygoteFails) {
+  const std::vector<Event> failures{TimerFired{}, ZygoteUnfit{"torch", "it has threads"},
+                                    ZygoteEnded{ExitStatus::exited(1)}, CannotStart{"no memory"}};
+  for (std::size_t i = 0; i < failures.size(); ++i) {
+    Core core = loading_first();
+    EXPECT_THAT(core.step(failures[i]), ElementsAre(EndZygote{}, EndStandbys{}, DisarmTimer{}))
+        << i;
+    EXPECT_FALSE(core.delays_start());
+    EXPECT_THAT(core.step(RoundRuns{}), ElementsAre(ArmTimer{kSettle}));
+  }
+  Core core = loading_first();
+  core.step(ZygoteReady{});
+  core.step(StandbyWaits{});
+  EXPECT_THAT(core.step(StandbyLost{.has_waited = false}),
+              ElementsAre(EndZygote{}, EndStandbys{}, DisarmTimer{}));
+  EXPECT_FALSE(core.delays_start());
+  core = first_from_zygote();
+  core.step(RoundBegins{});
+  EXPECT_THAT(core.step(TimerFired{}), tells("does not start in 20 s"));
+  EXPECT_FALSE(core.delays_start());
+}
+
 TEST(StandbyCore, NobodyWantsAny) {
   Core core({.wanted = 0, .modules = {}, .why_none = "the program is no script"});
   EXPECT_EQ(core.why_none(), "the program is no script");
