@@ -210,6 +210,23 @@ class Hooks(Programs):
                 self.assertEqual(err, "")
                 self.assertEqual("'SITE': None" not in with_hooks, bool(path and own), with_hooks)
 
+    def test_what_traces_the_program_sees_no_file_that_is_not_there(self):
+        # As coverage.py does, which fails when it cannot read a file.
+        self.run_program("""
+            import os, sys
+            files = set()
+            def trace(frame, event, argument):
+                files.add(frame.f_code.co_filename)
+                return trace
+            sys.settrace(trace)
+            from torch.optim import Optimizer
+            Optimizer().step()
+            sys.settrace(None)
+            assert any("ddprun" in each for each in files), files
+            missing = [each for each in files if not each.startswith("<") and not os.path.exists(each)]
+            assert not missing, missing
+            """)
+
     def test_a_users_sitecustomize_that_fails_is_told_as_without_them(self):
         there = self.folder / "there"
         there.mkdir()

@@ -3,7 +3,7 @@ a few steps before, without a disk, and ends with the bits of one that nobody di
 
   python_keep.py DDPRUN DDPCTL [TEST…]
 
-With DDPRUN_TEST_FULL=1 it kills more often. DDPRUN_TEST_SEED=N chooses the moments.
+With DDPRUN_TEST_FULL=1 it kills more often, with and without standbys. DDPRUN_TEST_SEED=N chooses the moments.
 """
 import json
 import os
@@ -87,9 +87,10 @@ import ddprun
 folder, case = pathlib.Path(sys.argv[1]), sys.argv[2]
 before = "torch" in sys.modules
 kept = ddprun.kept()
-if case == "nothing":
-    ddprun.keep(0)
-    assert kept is None and not before and "torch" not in sys.modules
+if case in ("nothing", "no hooks"):
+    ddprun.keep(0, 2, 3)
+    assert kept is None and not before
+    assert "torch" not in sys.modules or case == "no hooks"
     sys.exit(0)
 import torch
 rank, round_number = int(os.environ.get("RANK", 0)), int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))
@@ -118,9 +119,6 @@ def say(what):
 if case == "no room":
     for step in range(3):
         ddprun.keep(step, None, shared={"huge": torch.zeros(1).expand(1 << 42)})
-elif case == "no hooks":
-    assert kept is None
-    ddprun.keep(1, 2, 3)
 elif case in ("heads", "data"):
     if round_number == 0:
         for step in (5, 10):
@@ -291,7 +289,7 @@ class Test(unittest.TestCase):
 
 
 class Killed(Test):
-    STEPS = 4000 if FULL else 400
+    STEPS = 4000 if FULL else 200
 
     @classmethod
     def setUpClass(cls):
@@ -306,26 +304,32 @@ class Killed(Test):
                 self.assertLessEqual(after, before + 1, "a step was left out")
                 self.assertLessEqual(before + 1 - after, EVERY, f"after step {before} of rank {rank}")
 
+    def check_begins(self, training, kills):
+        """What the workers of each round have begun with."""
+        kept = training.kept(0)
+        self.assertEqual(kept[0], "0")
+        self.assertEqual(len(kept), 1 + kills, kept)
+        self.assertNotIn("0", kept[1:], "it began anew")
+        self.assertEqual(kept, training.kept(1))
+        self.assertNotIn("in memory", training.said())
+
+    @unittest.skipUnless(FULL, "only with DDPRUN_TEST_FULL")
     def test_all_at_once_at_any_moment(self):
         chance = random.Random(SEED)
-        for option, kills in (("--standby=auto", 40 if FULL else 4), ("--standby=off", 10 if FULL else 1)):
+        for option, kills in (("--standby=auto", 40), ("--standby=off", 10)):
             with self.subTest(option, seed=SEED), Training(self.folder / option, self.STEPS, EVERY, option) as training:
                 for _ in range(kills):
                     training.kill_all(chance)
                 (training.folder / "killed").touch()
                 self.assertEqual(training.wait(), self.undisturbed, training.said())
                 self.check_steps(training)
-                kept = training.kept(0)
-                self.assertEqual(kept[0], "0")
-                self.assertEqual(len(kept), 1 + kills, kept)
-                self.assertNotIn("0", kept[1:], "it began anew")
-                self.assertEqual(kept, training.kept(1))
-                self.assertNotIn("in memory", training.said())
+                self.check_begins(training, kills)
 
     def test_a_rank_is_replaced_after_a_restart_from_memory(self):
         chance = random.Random(SEED)
         with Training(self.folder / "killed", self.STEPS, EVERY, "--standby=2") as training:
-            for _ in range(3 if FULL else 1):
+            replacements = 3 if FULL else 2
+            for _ in range(replacements):
                 (training.folder / "hold").unlink(missing_ok=True)
                 training.kill_all(chance)
                 (training.folder / "hold").touch()
@@ -339,6 +343,7 @@ class Killed(Test):
             (training.folder / "killed").touch()
             self.assertEqual(training.wait(), self.undisturbed, training.said())
             self.check_steps(training)
+            self.check_begins(training, kills=replacements + 1)
             for rank in range(2):
                 # A standby is told what the worker whose place it is for was told.
                 last = None

@@ -1,9 +1,10 @@
 """Each case of standby_cases.py does the same in a plain start and in a standby that has loaded PyTorch: exit code,
 output and traceback.
 
-    python standby_parity.py [CASE…]    or PART/PARTS: so many of all cases
+    python standby_parity.py [CASE…]
 
-With DDPRUN_TEST_FULL=1 there are two processes of each kind, each of which imports PyTorch, instead of one.
+Those that end as others do follow each other in one process. With DDPRUN_TEST_FULL=1 each has one of its own, and there are
+two processes of each kind in a case, each of which imports PyTorch, instead of one.
 """
 
 import ctypes
@@ -21,18 +22,15 @@ import zygote_test  # noqa: E402
 
 MODULES = ("torch", "torch._dynamo", "torch.distributed", "torch.nn.parallel", "torch.utils.data")
 NOT_CASES = {"square"}
+FULL = bool(os.environ.get("DDPRUN_TEST_FULL"))
+TOGETHER = ("pickles", "step", "parallel_region", "group", "compiled", "random_numbers", "profiled", "modules")
 # What differs between any two runs: addresses, times, process ids.
 DIFFERS = re.compile(r"0x[0-9a-f]+|\d+\.\d+ seconds|\b\d+\.\d{3}\b|pid \d+")
 
 
 def cases():
-    return [name for name, each in vars(standby_cases).items() if inspect.isfunction(each) and name not in NOT_CASES]
-
-
-def chosen(words):
-    if part := re.fullmatch(r"(\d+)/(\d+)", words[0]) if words else None:
-        return cases()[int(part[1]) - 1::int(part[2])]
-    return words or cases()
+    names = [name for name, each in vars(standby_cases).items() if inspect.isfunction(each) and name not in NOT_CASES]
+    return names if FULL else [",".join(TOGETHER), *(name for name in names if name not in TOGETHER)]
 
 
 def plain(outcome):
@@ -43,12 +41,12 @@ def main():
     ctypes.CDLL(None).prctl(zygote_test.PR_SET_CHILD_SUBREAPER, 1)
     failed = []
     with tempfile.TemporaryDirectory() as folder:
-        processes = "2" if os.environ.get("DDPRUN_TEST_FULL") else "1"
+        processes = "2" if FULL else "1"
         variables = {"OMP_NUM_THREADS": "1", "FOLDER": folder, "HOME": folder, "PROCESSES": processes}
         script = str(HERE / "standby_cases.py")
         with zygote_test.Zygote([script], pathlib.Path(folder), variables, preload=MODULES) as zygote:
             assert zygote.answer[0] == zygote_test.READY, zygote.answer
-            for name in chosen(sys.argv[1:]):
+            for name in sys.argv[1:] or cases():
                 *by_standby, said = zygote.by_standby(CASE=name, RANK="0")
                 plainly = zygote.plainly(CASE=name, RANK="0")
                 if said is None and plain(by_standby) == plain(plainly):
