@@ -166,7 +166,11 @@ void Core::on(Out& out, const StandbyLost& lost) {
   int& count = lost.has_waited ? waiting_ : coming_;
   count = std::max(0, count - 1);
   if (delays_start_ && state_ == State::kReady) return start_without(out);
-  if (state_ == State::kReady && ++lost_ <= spec_.wanted) out.emplace_back(ArmTimer{kRefill});
+  if (state_ != State::kReady) return;
+  if (++lost_ <= spec_.wanted) return out.push_back(ArmTimer{kRefill});
+  if (waiting_ + coming_ > 0) return;
+  out.emplace_back(EndZygote{});
+  turn_off(out, "processes forked for them end at once, or cannot be had (ulimit -u, memory)");
 }
 
 // Every other worker would do the same, and the program's first lines would run twice each time.

@@ -35,7 +35,7 @@
 //   (3) the same interpreter with an empty program. It shows that the zygote will be held: otherwise it would run the
 //       user's program beside the workers
 //   (4) the standbys that wait remain
-//   (5) as often as there are standbys, in one round
+//   (5) as often as there are standbys, in one round; then Off, if none waits: the zygote may be the process too many
 //   (6) Idle, timer, if modules were loaded that nobody has named: the program may set what one of these has read
 //   (7) it may have been taken in the middle of a round, for a prepared standby (prepared_core.h)
 //   (8) if one is armed, for Python: prepared standbys are wanted now, and each would import what the zygote imports

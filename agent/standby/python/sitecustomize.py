@@ -392,7 +392,12 @@ class _Zygote:
     def _fork(self):
         """True in the new process, whose parent is the agent."""
         reading, writing = os.pipe()
-        middle = os.fork()
+        try:
+            middle = os.fork()
+        except OSError:  # the agent finds the socket of that standby closed
+            os.close(reading)
+            os.close(writing)
+            return False
         if middle == 0:
             if os.fork() != 0:
                 os._exit(0)

@@ -348,6 +348,9 @@ TEST(StandbyCore, LostOnesAreReplacedAFewTimes) {
   }
   EXPECT_THAT(core.step(StandbyLost{}), IsEmpty());
   EXPECT_EQ(core.waiting(), 1);
+  EXPECT_THAT(core.step(StandbyLost{}),
+              tells("no standbys: processes forked for them end at once"));
+  EXPECT_THAT(core.why_none(), HasSubstr("ulimit -u"));
 }
 
 TEST(StandbyCore, AProgramThatStartsAnewGetsNoMore) {
