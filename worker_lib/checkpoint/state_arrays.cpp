@@ -204,7 +204,7 @@ NamedTensors prefixed_weights_of(const NamedParameters& parameters,
   NamedTensors weights;
   const auto add = [&](const NamedParameters& tensors) {
     for (const auto& item : tensors) {
-      weights.emplace(std::string(kModelPrefix) + item.key(), item.value().detach());
+      weights.emplace(std::string(kModelPrefix) + item.key(), item.value().variable_data());
     }
   };
   add(parameters);
