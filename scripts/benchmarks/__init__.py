@@ -4,6 +4,7 @@ from benchmarks.checkpoint import bench_checkpoint
 from benchmarks.control import bench_control
 from benchmarks.ddp import bench_ddp, bench_gpu
 from benchmarks.etcd import bench_etcd
+from benchmarks.frameworks import bench_frameworks
 from benchmarks.launch import bench_hooks, bench_launch, bench_link, bench_memory, bench_restart
 from benchmarks.hang import bench_hang
 from benchmarks.loader import bench_loader
@@ -28,4 +29,5 @@ BENCHES = {"launch": bench_launch, "restart": bench_restart, "memory": bench_mem
            "checkpoint": bench_checkpoint, "loader": bench_loader, "trainer": bench_trainer, "optim": bench_optim,
            "shm": bench_shm, "torch-shm": bench_torch_shm, "control": bench_control, "watch": bench_watch,
            "hang": bench_hang, "standby": bench_standby, "standby-program": bench_standby_program,
+           "frameworks": bench_frameworks,
            "replace": bench_replace, "snapshots": bench_snapshots}

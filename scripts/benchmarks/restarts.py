@@ -23,7 +23,9 @@ class Training:
     """One job, in a folder of its own, whose rank 0 is killed again and again. `program`: its command line without the
     folder; it prints lines as tests/bench/standby_training.py does."""
 
-    def __init__(self, folder, command, program, **variables):
+    def __init__(self, folder, command, program, workers=WORKERS, **variables):
+        self.workers = workers
+        self.begun = time.monotonic_ns()
         self.folder = pathlib.Path(folder)
         self.environment = {**environment(), "PYTHON_EXEC": PYTHON, "DDPRUN_CONTROL_DIR": str(folder), **variables}
         self._out = open(self.folder / "out", "w")
@@ -58,13 +60,10 @@ class Training:
             if int(of) == number:
                 seen[what][int(rank)] = int(when)
                 seen["pid"][int(rank)] = int(pid)
-        return seen if len(seen["step"]) == WORKERS else None
+        return seen if len(seen["step"]) == self.workers else None
 
     def standbys_wait(self):
-        asked = subprocess.run([DDPCTL, "status", "--json", JOB], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-                               env=self.environment)
-        standbys = json.loads(asked.stdout)["nodes"][0]["standbys"] if asked.returncode == 0 else None
-        return standbys and standbys["waiting"] == WORKERS
+        return standbys_of(self.environment) == WORKERS
 
     def kill(self, number):
         """(ns, ms, ms): when rank 0 was killed in this round, and how long it took to the last first line and the last
@@ -82,6 +81,13 @@ class Training:
         ends = [event["monotonic_us"] for event in events
                 if event["event"] == "worker_exited" and event["round"] == number]
         return max(ends) / 1e3 - killed / 1e6
+
+
+def standbys_of(environment):
+    """How many wait in the job that this environment's ddpctl sees."""
+    asked = subprocess.run([DDPCTL, "status", "--json", JOB], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment)
+    standbys = json.loads(asked.stdout)["nodes"][0]["standbys"] if asked.returncode == 0 else None
+    return standbys["waiting"] if standbys else 0
 
 
 def add_kills(training, count, line, step, name):

@@ -2,10 +2,11 @@
 
 import tempfile
 
-from benchmarks.programs import ROOT, TORCHRUN
+from benchmarks.programs import DDPRUN, ROOT, TORCHRUN
 from benchmarks.restarts import WORKERS, Training, add_kills, ddprun_with, measure_waiting
 from benchmarks.table import Row
 
+MANY = 8
 PROGRAM = [str(ROOT / "tests/bench/standby_training.py")]
 
 
@@ -15,6 +16,7 @@ def bench_standby(quick):
     own = Row("a waiting standby: memory of its own", "MiB")
     woken = Row("a waiting standby: context switches in 10 s", "", digits=0)
     zygote = Row("the process that forks them: memory of its own", "MiB")
+    many = Row(f"start of {MANY} Python workers to the first DDP step of the last", "ms", digits=0)
     over_floor = []
 
     def ddprun(folder, standby):
@@ -38,6 +40,12 @@ def bench_standby(quick):
             with tempfile.TemporaryDirectory() as folder, \
                     (Training(folder, command, PROGRAM) if command else ddprun(folder, "off")) as training:
                 add_kills(training, 1 if quick else 3, line, step, name)
+    for _ in range(1 if quick else 4):
+        for name, command in (("ddprun", [DDPRUN, "--standby=auto"]), ("torchrun", [TORCHRUN, "--standalone"])):
+            words = [*command, f"--nproc-per-node={MANY}", "--max-restarts=1"]
+            with tempfile.TemporaryDirectory() as folder, Training(folder, words, PROGRAM, workers=MANY) as training:
+                first = training.until(lambda: training.of_round(0))
+                many.add(name, (max(first["step"].values()) - training.begun) / 1e6)
     over_floor.sort()
     more = over_floor[len(over_floor) // 2]
     line.bar("≤ exits + 8 ms", more, more <= 8)
@@ -47,4 +55,5 @@ def bench_standby(quick):
         step.bar(what, ratio, ratio >= (12 if name == "torchrun" else 1))
     own.bar("≤ 4 MiB", max(own.samples["ddprun"]), max(own.samples["ddprun"]) <= 4)
     woken.bar("none", max(woken.samples["ddprun"]), max(woken.samples["ddprun"]) == 0)
-    yield from (line, step, own, woken, zygote)
+    many.bar("≥ 2 × faster than torchrun", many.ratio("torchrun", "ddprun"), many.ratio("torchrun", "ddprun") >= 2)
+    yield from (line, step, own, woken, zygote, many)
