@@ -126,7 +126,10 @@ void Standbys::round_runs() {
   post(standby::RoundRuns{});
 }
 
-void Standbys::job_is_over() { post(standby::JobOver{}); }
+void Standbys::job_is_over() {
+  do_not_begin();
+  post(standby::JobOver{});
+}
 
 bool Standbys::owns(pid_t child) const {
   const auto is_it = [child](const auto& process) { return process && process->pid() == child; };

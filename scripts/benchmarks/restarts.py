@@ -23,8 +23,8 @@ class Training:
     """One job, in a folder of its own, whose rank 0 is killed again and again. `program`: its command line without the
     folder; it prints lines as tests/bench/standby_training.py does."""
 
-    def __init__(self, folder, command, program, workers=WORKERS, **variables):
-        self.workers = workers
+    def __init__(self, folder, command, program, workers=WORKERS, limit_s=LIMIT_S, **variables):
+        self.workers, self.limit_s = workers, limit_s
         self.begun = time.monotonic_ns()
         self.folder = pathlib.Path(folder)
         self.environment = {**environment(), "PYTHON_EXEC": PYTHON, "DDPRUN_CONTROL_DIR": str(folder), **variables}
@@ -45,7 +45,7 @@ class Training:
         return (self.folder / "out").read_text().splitlines()
 
     def until(self, holds):
-        deadline = time.monotonic() + LIMIT_S
+        deadline = time.monotonic() + self.limit_s
         while not (found := holds()):
             if self.job.poll() is not None or time.monotonic() > deadline:
                 raise Stuck(f"{' '.join(map(str, self.job.args))} has not got on: {self.lines()[-4:]}")

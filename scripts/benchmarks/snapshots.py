@@ -9,7 +9,7 @@ from benchmarks.programs import BUILD, DDPCTL, ddprun_command, run
 from benchmarks.replace import JOB, PYTHON_VARIABLES, Training, ddprun_with
 from benchmarks.table import Row
 
-EVERY = 5
+EVERY = 2  # one of this program costs less than a hundredth of a step
 
 # As bench/snapshot_copy measures it: tensors that both ranks share, and the first two of each are not counted. A restart of
 # the round gives kept() something to read.

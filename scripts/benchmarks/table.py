@@ -27,7 +27,8 @@ class Row:
         def shown(contestant):
             return f"{self.median(contestant):.{self.digits}f}" if contestant in self.samples else ""
 
-        peer = next((name for name in self.samples if name not in ("ddprun", "floor")), None)
+        peers = [name for name in self.samples if name not in ("ddprun", "floor")]
+        peer = "torchrun" if "torchrun" in peers else next(iter(peers), None)
         against_floor = f"{self.ratio('ddprun', 'floor'):.2f}" if "floor" in self.samples else ""
         against_peer = f"{self.ratio(peer, 'ddprun'):.{3 if self.digits > 1 else 1}f}" if peer else ""
         bars = "; ".join(f"{bar['bar']}: {bar['value']:.3g} {'holds' if bar['holds'] else 'MISSES'}" for bar in self.bars)
