@@ -60,14 +60,14 @@ void Core::on(Out& out, const TimerFired& fired) {
       return turn_off(out, "its Python does not start in " +
                                std::to_string(kTrialLimit / std::chrono::seconds(1)) + " s");
     case State::kLoading:
-      if (delays_start_) return start_without(out);
+      if (delays_start_) return start_late(out);
       out.emplace_back(EndZygote{});
       return load_less(out, "",
                        (spec_.is_program ? "the program has not come to its Context in "
                                          : "loading modules did not end in ") +
                            std::to_string(kLoadLimit / std::chrono::seconds(1)) + " s");
     case State::kReady:
-      if (delays_start_) return start_without(out);
+      if (delays_start_) return start_late(out);
       if (waits_for_list_ && waiting_ + coming_ > 0) return load_more(out, fired);
       fork_missing(out);
       if (waits_for_list_) look_in(out, kSettle);
@@ -225,6 +225,14 @@ void Core::try_python(Out& out) {
   was_held_ = false;
   out.emplace_back(StartTrial{});
   out.emplace_back(ArmTimer{kTrialLimit});
+}
+
+void Core::start_late(Out& out) {
+  out.emplace_back(
+      Tell{"the workers start one by one: loading their modules once for all did not end in " +
+               std::to_string(kFirstLimit / std::chrono::seconds(1)) + " s",
+           /*is_bad=*/true});
+  start_without(out);
 }
 
 void Core::start_without(Out& out) {

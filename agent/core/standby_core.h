@@ -196,6 +196,7 @@ class Core {
   bool must_look_later(const TimerFired& fired) const;
   void load_more(Out& out, const TimerFired& fired);
   void try_python(Out& out);
+  void start_late(Out& out);
   void start_without(Out& out);
   void look_in(Out& out, std::chrono::milliseconds settle);
   void look_later(Out& out, const TimerFired& fired);
