@@ -539,7 +539,8 @@ Result<PreparedStandbys::Blueprint> WorkerGroup::blueprint_of_prepared(int local
   }
   made.spec.keeper_slot = slot;
   if (output_.removes_error_files() && slot != nullptr) {
-    const auto of_rank = static_cast<std::size_t>(2 * local_rank + number_of_file % 2);
+    const auto of_rank =
+        static_cast<std::size_t>(local_rank) * 2 + static_cast<std::size_t>(number_of_file % 2);
     reaper_.keep_error_file(workers_.size() + 1 + of_rank, error_file);
   }
   return made;
