@@ -138,7 +138,7 @@ void Core::on(Out& out, const ZygoteEnded& ended) {
       break;
   }
   state_ = State::kIdle;
-  looks_ = delays_start_ = false;
+  looks_ = delays_start_ = waits_for_list_ = false;
   out.emplace_back(DisarmTimer{});
 }
 

@@ -39,7 +39,6 @@
 //   (6) Idle, timer, if modules were loaded that nobody has named: the program may set what one of these has read
 //   (7) it may have been taken in the middle of a round, for a prepared standby (prepared_core.h)
 //   (8) if one is armed, for Python: prepared standbys are wanted now, and each would import what the zygote imports
-//
 //   (9) of the first round, if there are more workers than processors: these come from the zygote, and their start waits
 //       until all do. Whatever else happens in Loading or Ready before that, or kFirstLimit, is Idle: the workers are
 //       started by exec, and what is to be said about the zygote is said when it is made again

@@ -148,6 +148,23 @@ TEST(StandbyCore, TheFirstWorkersWhoseZygoteHasLoadedAllKeepIt) {
   EXPECT_THAT(core.step(TimerFired{.learned = {"torch"}}), IsEmpty());
 }
 
+TEST(StandbyCore, AListThatWasLearnedBeforeTheZygoteIsNotAskedForAgain) {
+  Core core = first_from_zygote();
+  core.step(RoundBegins{});
+  core.step(ZygoteEnded{ExitStatus::killed(SIGKILL)});
+  EXPECT_FALSE(core.delays_start());
+  const TimerFired told{.learned = {"einops"}};
+  core.step(RoundRuns{});
+  EXPECT_THAT(core.step(told), ElementsAre(StartTrial{}, ArmTimer{kTrialLimit}));
+  core.step(ZygoteHeld{});
+  core.step(ZygoteEnded{ExitStatus::killed(SIGKILL)});
+  EXPECT_THAT(core.step(ZygoteHeld{}), ElementsAre(LoadModules{kModules, {"einops"}}));
+  core.step(ZygoteReady{});
+  for (int i = 0; i < 2; ++i) core.step(StandbyWaits{});
+  core.step(StandbyTaken{});
+  EXPECT_THAT(core.step(told), ElementsAre(ForkStandby{})) << "no other zygote";
+}
+
 TEST(StandbyCore, TheFirstWorkersStartByExecWhereTheZygoteFails) {
   const std::vector<Event> failures{ZygoteUnfit{"torch", "it has threads"},
                                     ZygoteEnded{ExitStatus::exited(1)}, CannotStart{"no memory"}};
