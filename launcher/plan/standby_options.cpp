@@ -72,7 +72,7 @@ std::string why_none(const agent::Job& job, bool is_auto, const std::string& roo
   return "";
 }
 
-// As its text says: whoever does not would wait for PyTorch's import.
+// By its text. A script that does not would wait for the import of PyTorch in vain.
 bool imports_torch(const agent::Program& program) {
   if (program.argv.size() < 3 || program.argv[2].starts_with('-')) return false;
   std::error_code error;  // a pipe could be read only once

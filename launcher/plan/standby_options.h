@@ -1,4 +1,5 @@
-// What --standby and --preload ask for, and whether this job can have it. Looks at /dev, the processors, and the text of a script.
+// What --standby and --preload ask for, and whether this job can have it. Looks at /dev, at how many
+// processors there are, and at the text of a script.
 #pragma once
 
 #include "agent/job.h"

@@ -300,6 +300,19 @@ TEST_F(FirstStart, IsOfStandbysWhereWorkersAreMoreThanProcessors) {
   EXPECT_THAT(job.left_over(), IsEmpty());
 }
 
+// Without --preload the script's text says whether PyTorch is worth an import.
+TEST_F(FirstStart, IsOfStandbysIfTheScriptImportsPyTorch) {
+  for (const auto& [import, how] :
+       {std::pair{"import torch", "waited"}, {"torch = __import__('torch')", "imported"}}) {
+    std::string script = kScript;
+    script.replace(script.find("import torch"), std::string("import torch").size(), import);
+    folder_.write("train.py", script);
+    Job job(on_one_cpu(command({"--standby=2"}, /*last=*/0, /*preload=*/"")), setup());
+    EXPECT_EQ(job.wait(), exited(0)) << job.err();
+    EXPECT_THAT(job.out(), HasSubstr(how)) << import;
+  }
+}
+
 TEST_F(FirstStart, IsByExecWhereTheZygoteFails) {
   module("__init__", std::string("import os\nif 'RANK' not in os.environ: os._exit(5)\n") + kTorch);
   Job job(on_one_cpu(command({"--standby=2"})), setup());
