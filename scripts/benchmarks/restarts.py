@@ -63,7 +63,10 @@ class Training:
         return seen if len(seen["step"]) == self.workers else None
 
     def standbys_wait(self):
-        return standbys_of(self.environment) == WORKERS
+        asked = subprocess.run([DDPCTL, "status", "--json", JOB], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                               env=self.environment)
+        standbys = json.loads(asked.stdout)["nodes"][0]["standbys"] if asked.returncode == 0 else None
+        return standbys and standbys["waiting"] == WORKERS
 
     def kill(self, number):
         """(ns, ms, ms): when rank 0 was killed in this round, and how long it took to the last first line and the last
@@ -81,13 +84,6 @@ class Training:
         ends = [event["monotonic_us"] for event in events
                 if event["event"] == "worker_exited" and event["round"] == number]
         return max(ends) / 1e3 - killed / 1e6
-
-
-def standbys_of(environment):
-    """How many wait in the job that this environment's ddpctl sees."""
-    asked = subprocess.run([DDPCTL, "status", "--json", JOB], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment)
-    standbys = json.loads(asked.stdout)["nodes"][0]["standbys"] if asked.returncode == 0 else None
-    return standbys["waiting"] if standbys else 0
 
 
 def add_kills(training, count, line, step, name):

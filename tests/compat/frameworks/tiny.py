@@ -36,7 +36,7 @@ def begins(step):
     """To be called where a step begins: here the last rank of the first round dies, when the job asks for that, or all wait
     for somebody who kills one."""
     if "TIMES" in os.environ:  # scripts/benchmarks/frameworks.py
-        of = os.environ["TORCHELASTIC_RESTART_COUNT"], RANK, time.monotonic_ns(), step, os.getpid()
+        of = os.environ["TORCHELASTIC_RESTART_COUNT"], RANK, os.getpid(), step, time.monotonic_ns()
         with open(os.environ["TIMES"], "a") as file:
             file.write(" ".join(map(str, of)) + "\n")
         if step == KILLED_AT and of[0] == "0":
