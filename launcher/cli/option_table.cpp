@@ -50,8 +50,9 @@ constexpr std::array<OptionSpec, kOptionCount> kTable{{
     {kStandby, "standby", "off|auto|N", "off",
      "processes on this node that wait with PyTorch loaded and become workers at a restart (and at "
      "the start, if the workers are more than the processors), of programs run by Python or linked "
-     "with worker_lib; auto, one for each worker if there can be restarts and no GPU is here; where "
-     "the program can recover, one more for each worker takes its place when it dies",
+     "with worker_lib; auto, one for each worker if there can be restarts; where "
+     "the program can recover, one more for each worker takes its place when it dies (with auto "
+     "not where there is a GPU, whose memory it needs)",
      kValue, kOwn},
     {kPreload, "preload", "MODULE,...", "",
      "Python modules that the processes of --standby load in advance, beside PyTorch's; without "

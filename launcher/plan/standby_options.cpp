@@ -56,16 +56,12 @@ bool has_gpu(const std::string& root) {
 }
 
 // Empty: it can have them.
-std::string why_none(const agent::Job& job, bool is_auto, const std::string& root) {
+std::string why_none(const agent::Job& job, bool is_auto) {
   if (agent::worker_arguments(job.program, 0) != agent::worker_arguments(job.program, 1)) {
     return "the arguments differ between workers (${local_rank})";
   }
   if (!job.cpus_of.empty()) return "--numa-binding binds each worker before it starts";
   if (!job.visible_devices_of.empty()) return "--virtual-local-rank gives each worker its own GPU";
-  if (is_auto && has_gpu(root)) {
-    return "there is a GPU here, where auto makes none; --standby=" +
-           std::to_string(job.local_world_size) + " does";
-  }
   if (is_auto && job.nodes.is_alone() && job.restarts.max_restarts == 0) {
     return "--max-restarts is 0";
   }
@@ -88,7 +84,6 @@ bool imports_torch(const agent::Program& program) {
 
 Result<agent::StandbySpec> read_standbys(const Settings& settings, const agent::Job& job,
                                          const agent::Machine& machine) {
-  const std::string& root = machine.root;
   const ResolvedOption option = resolved(settings, OptionId::kStandby);
   agent::StandbySpec spec;
   auto modules = read_modules(resolved(settings, OptionId::kPreload));
@@ -100,8 +95,10 @@ Result<agent::StandbySpec> read_standbys(const Settings& settings, const agent::
   if (*number == 0) return spec;
   // A replacement is charged to the budget. How its arguments and its place differ is no obstacle: a
   // prepared standby belongs to one rank.
-  spec.prepares = job.restarts.max_restarts > 0 && !(is_auto && has_gpu(root));
-  spec.why_none = why_none(job, is_auto, root);
+  // It has the model a second time in the memory of its GPU, where there may be no room: not unasked. Others do not
+  // touch a GPU.
+  spec.prepares = job.restarts.max_restarts > 0 && !(is_auto && has_gpu(machine.root));
+  spec.why_none = why_none(job, is_auto);
   if (!spec.why_none.empty()) return spec;
   spec.wanted = *number;
   spec.is_program = !job.program.is_python;
