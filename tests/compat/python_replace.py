@@ -21,6 +21,7 @@ from pathlib import Path
 
 DDPRUN, DDPCTL = (Path(sys.argv.pop(1)).resolve() for _ in range(2))
 FULL = os.environ.get("DDPRUN_TEST_FULL")
+DEVICE = os.environ.get("DDPRUN_TEST_DEVICE", "cpu")  # cuda:0: all ranks train on that GPU (scripts/gpu_check)
 SOURCE = Path(__file__).resolve().parents[2]
 LIMIT_S = 600 if FULL else 240
 
@@ -38,6 +39,7 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler, RandomSamp
 import ddprun
 
 folder, what = pathlib.Path(sys.argv[1]), json.loads(sys.argv[2])
+device = what["device"]
 torch.set_num_threads(1)
 dist.init_process_group("gloo")
 rank, world = dist.get_rank(), dist.get_world_size()
@@ -71,12 +73,12 @@ class Ledger:
 
 width = what.get("width", 64)
 model = nn.Sequential(nn.Linear(16, width), nn.ReLU(), nn.Dropout(0.2), nn.Linear(width, width), nn.BatchNorm1d(width),
-                      nn.ReLU(), nn.Linear(width, 10))
+                      nn.ReLU(), nn.Linear(width, 10)).to(device)
 ddp = DistributedDataParallel(model, bucket_cap_mb=0.01, **what.get("ddp", {}))
 optimizer = torch.optim.AdamW(ddp.parameters(), 1e-3)
 scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 7, 0.99)
 by_epoch = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.9999)
-scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=5) if what.get("amp") else None
+scaler = torch.amp.GradScaler(device.split(":")[0], init_scale=1024.0, growth_interval=5) if what.get("amp") else None
 sampler = DistributedSampler(Samples())
 loader = DataLoader(Samples(), batch_size=8, sampler=sampler, num_workers=what.get("workers", 0))
 for seed in (torch.manual_seed, random.seed, np.random.seed):
@@ -90,8 +92,8 @@ job = ddprun.join(model=ddp, optimizer=optimizer, scheduler=[scheduler, by_epoch
 def train_on(indices, inputs, targets, parts):
     for index in indices.tolist():
         ledger.used[index] += 1
-    with torch.autocast("cpu", enabled=scaler is not None):
-        loss = nn.functional.cross_entropy(ddp(inputs), targets) / parts
+    with torch.autocast(device.split(":")[0], enabled=scaler is not None):
+        loss = nn.functional.cross_entropy(ddp(inputs.to(device)), targets.to(device)) / parts
     (scaler.scale(loss) if scaler else loss).backward()
 
 
@@ -121,11 +123,13 @@ for epoch in job.epochs(what["epochs"]):
 
 total = hashlib.sha256()
 for tensor in [*model.parameters(), *model.buffers()]:
-    total.update(tensor.detach().numpy().tobytes())
+    total.update(tensor.detach().cpu().numpy().tobytes())
 for _, state in sorted(optimizer.state_dict()["state"].items()):
     for name in sorted(state):
-        total.update(state[name].numpy().tobytes())
+        total.update(state[name].cpu().numpy().tobytes())
 total.update(repr((scheduler.state_dict(), by_epoch.state_dict(), scaler and scaler.state_dict())).encode())
+if device != "cpu":
+    total.update(torch.cuda.get_rng_state(device).numpy().tobytes())
 total.update(repr((torch.get_rng_state().tolist(), random.getstate(), np.random.get_state()[1].tolist())).encode())
 (folder / f"end-{rank}").write_text(json.dumps({"hash": total.hexdigest(), "used": ledger.used,
     "kind": type(job).__name__, "committed": job.committed, "sockets": sum(
@@ -142,7 +146,7 @@ class Training:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.program = self.folder / "program.py"
         self.program.write_text(PROGRAM)
-        self.what, self.options = what, options
+        self.what, self.options = {"device": DEVICE, **what}, options
         self.errors = open(self.folder / "errors", "w+b")
         self.agents = []
 

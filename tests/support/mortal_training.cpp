@@ -4,7 +4,7 @@
 // test says (death.h). Its checkpoints are written synchronously (now) or asynchronously (later).
 // The last of them, of step kSteps, is what tests compare. DDPRUN_MORTAL_STEPS=N: it ends after N steps;
 // DDPRUN_MORTAL_END=FILE: after a multiple of kSteps, as soon as there is this file. DDPRUN_MORTAL_REST=FILE: each
-// step waits for 20 ms while there is this file.
+// step waits for 20 ms while there is this file. DDPRUN_MORTAL_DEVICE=cuda:0: all ranks train there.
 #include <ATen/CPUGeneratorImpl.h>
 #include <torch/nn.h>
 #include <torch/optim/sgd.h>
@@ -83,9 +83,11 @@ struct Mark : Stateful {
   void load_state_dict(const std::string&) override { death::reach("resuming"); }
 };
 
-std::shared_ptr<Net> make_net() {
+std::shared_ptr<Net> make_net(torch::Device device) {
   torch::manual_seed(kSeed);
-  return std::make_shared<Net>();
+  auto net = std::make_shared<Net>();
+  net->to(device);
+  return net;
 }
 
 int steps_planned() {
@@ -99,7 +101,7 @@ class Training {
   Training(Context& context, const std::string& folder, bool is_asynchronous, int memory_every)
       : context_(context),
         sampler_(kSamples, context, {.seed = kSeed}),
-        model_(make_net(), context,
+        model_(make_net(context.device()), context,
                {.bucket_bytes_cap = 8 << 10, .first_bucket_bytes_cap = 4 << 10}),
         optimizer_(model_.parameters(), torch::optim::SGDOptions(0.1).momentum(0.9)),
         schedule_(optimizer_,
@@ -112,8 +114,11 @@ class Training {
                       .memory_every = memory_every}),
         recoverable_(context, model_, optimizer_) {
     auto generator = at::make_generator<at::CPUGeneratorImpl>(kSeed);
-    inputs_ = torch::randn({kSamples, kInputs}, generator);
-    targets_ = inputs_.matmul(torch::randn({kInputs, kClasses}, generator)).argmax(1);
+    const Tensor inputs = torch::randn({kSamples, kInputs}, generator);
+    inputs_ = inputs.to(context.device());
+    targets_ = inputs.matmul(torch::randn({kInputs, kClasses}, generator))
+                   .argmax(1)
+                   .to(context.device());
     torch::manual_seed(kSeed + 1 + static_cast<std::uint64_t>(context.rank()));  // for dropout
     checkpoints_.register_for_checkpointing("buckets", model_);
     checkpoints_.register_for_checkpointing("schedule", schedule_);
@@ -134,7 +139,8 @@ class Training {
       while (!is_over()) {
         const auto batch = sampler_.next(kBatch);
         if (!batch) break;
-        step(torch::tensor(std::vector<std::int64_t>(batch->begin(), batch->end()), torch::kInt64));
+        step(torch::tensor(std::vector<std::int64_t>(batch->begin(), batch->end()), torch::kInt64)
+                 .to(context_.device()));
         at_.consumed = sampler_.consumed();
         checkpoints_.keep(model_, optimizer_, at_);
         if (at_.step % kStepsBetweenCheckpoints == 0) save();
@@ -166,7 +172,8 @@ class Training {
 
   std::int64_t hash_of_model() const {
     std::string bytes;
-    const auto append = [&](const Tensor& tensor) {
+    const auto append = [&](const Tensor& on_device) {
+      const Tensor tensor = on_device.cpu();
       bytes.append(static_cast<const char*>(tensor.const_data_ptr()), tensor.nbytes());
     };
     for (const Tensor& parameter : model_->parameters()) append(parameter);
@@ -212,7 +219,8 @@ class Training {
   void save() {
     const torch::NoGradGuard no_grad;
     model_->eval();
-    const Tensor mine = torch::arange(context_.rank(), kSamples, context_.world_size());
+    const Tensor mine = torch::arange(context_.rank(), kSamples, context_.world_size(),
+                                      torch::dtype(torch::kInt64).device(context_.device()));
     const Tensor hits =  // by the wrapper, which gives all ranks the buffers of rank 0 before
         model_(inputs_.index_select(0, mine)).argmax(1).eq(targets_.index_select(0, mine));
     model_->train();
@@ -244,12 +252,14 @@ class Training {
 int main(int argc, char** argv) {
   if (argc < 3) return 2;
   const bool is_asynchronous = argv[2] == std::string("later");
+  ddprun::ContextOptions options{.backend = ddprun::backend_from(argc > 3 ? argv[3] : "gloo")};
+  if (const char* const device = std::getenv("DDPRUN_MORTAL_DEVICE")) options.device = torch::Device(device);
   const int code = ddprun::run(argc, argv,
                                [&](ddprun::Context& context) {
                                  ddprun::test::Training(context, argv[1], is_asynchronous,
                                                         argc > 4 ? std::atoi(argv[4]) : 0)
                                      .run();
                                },
-                               {.backend = ddprun::backend_from(argc > 3 ? argv[3] : "gloo")});
+                               options);
   ddprun::test::end_quickly(code);
 }

@@ -34,13 +34,18 @@ class AloneBackend : public c10d::Backend {
    public:
     explicit Done(Tensors tensors)
         : future_(c10::make_intrusive<c10::ivalue::Future>(
-              c10::ListType::create(c10::TensorType::get()))) {
+              c10::ListType::create(c10::TensorType::get()), gpus_of(tensors))) {
       future_->markCompleted(at::IValue(std::move(tensors)));
       finish();
     }
     c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return future_; }
 
    private:
+    static std::vector<c10::Device> gpus_of(const Tensors& tensors) {
+      if (tensors.empty() || tensors.front().is_cpu()) return {};
+      return {tensors.front().device()};
+    }
+
     c10::intrusive_ptr<c10::ivalue::Future> future_;
   };
   static WorkPtr done(Tensors tensors) { return c10::make_intrusive<Done>(std::move(tensors)); }

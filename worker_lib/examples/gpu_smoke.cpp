@@ -4,7 +4,11 @@
 //
 //   scripts/gpu_smoke                                       # one worker per GPU
 //   ddprun --nproc-per-node=2 build/bin/gpu_smoke           # a number of your own
+//   ddprun --nproc-per-node=2 build/bin/gpu_smoke --one-gpu # all workers on the first GPU
 //   build/bin/gpu_smoke --count                             # prints how many GPUs there are
+//
+// NCCL refuses two ranks of one host on one GPU. With --one-gpu each rank tells it another host, and they
+// talk through the network: slow, but the same calls as between GPUs, for machines that have one.
 //
 // Its last line is
 //
@@ -17,7 +21,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <string>
 
 #include "ddprun/ddp.h"
 #include "ddprun/devices.h"
@@ -98,5 +104,11 @@ int main(int argc, char** argv) {
     std::printf("skipped: there is no GPU (no NVIDIA driver, or CUDA_VISIBLE_DEVICES hides all)\n");
     return kSkipped;
   }
-  return ddprun::run(argc, argv, smoke, {.backend = ddprun::Backend::kNccl});
+  ddprun::ContextOptions options{.backend = ddprun::Backend::kNccl};
+  if (argc > 1 && std::strcmp(argv[1], "--one-gpu") == 0) {
+    options.device = torch::Device(torch::kCUDA, 0);
+    const char* const rank = std::getenv("RANK");
+    ::setenv("NCCL_HOSTID", rank == nullptr ? "0" : rank, 1);
+  }
+  return ddprun::run(argc, argv, smoke, options);
 }

@@ -174,10 +174,11 @@ void Recovery::make(const std::shared_ptr<Membership>& membership) {
     membership->group->setGroupName(membership->name);
     const bool is_over_gloo =
         options_.backend == Backend::kGloo || !options_.is_one_node || membership->size() == 1;
-    membership->group->setBackend(
-        c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::CUSTOM,
-        c10::make_intrusive<AloneBackend>(membership->rank, membership->size(),
-                                          is_over_gloo ? "gloo (alone)" : "shm (alone)"));
+    const auto alone = c10::make_intrusive<AloneBackend>(
+        membership->rank, membership->size(), is_over_gloo ? "gloo (alone)" : "shm (alone)");
+    for (const c10::DeviceType each : {c10::DeviceType::CPU, options_.device.type()}) {
+      membership->group->setBackend(each, c10d::ProcessGroup::BackendType::CUSTOM, alone);
+    }
     membership->group->setDefaultBackend(c10d::ProcessGroup::BackendType::CUSTOM);
     return;
   }

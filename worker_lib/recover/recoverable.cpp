@@ -1,6 +1,7 @@
 #include "ddprun/recoverable.h"
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
 
 #include <cstring>
 #include <mutex>
@@ -106,11 +107,36 @@ struct GeneratorState {
 };
 
 void append_tensor(std::string& text, const Tensor& tensor) {
-  if (tensor.is_cpu() && tensor.is_contiguous()) {
-    return append(text, tensor.const_data_ptr(), tensor.nbytes());
-  }
-  const Tensor dense = tensor.detach().cpu().contiguous();
+  const Tensor dense = tensor.is_contiguous() ? tensor : tensor.contiguous();
   append(text, dense.const_data_ptr(), dense.nbytes());
+}
+
+// On a GPU with one copy of all, and so one wait for it.
+void append_tensors(std::string& text, const std::vector<Tensor>& tensors) {
+  const torch::NoGradGuard no_grad;
+  std::vector<Tensor> on_gpu;
+  for (const Tensor& tensor : tensors) {
+    if (!tensor.is_cpu()) on_gpu.push_back(tensor.contiguous().view({-1}).view(torch::kByte));
+  }
+  if (on_gpu.size() == tensors.size() && !tensors.empty()) {
+    return append_tensor(text, torch::cat(on_gpu).cpu());
+  }
+  for (const Tensor& tensor : tensors) append_tensor(text, tensor.cpu());
+}
+
+// Of a GPU: it has its own numbers, and its state is a few bytes. A Generator is a handle.
+std::string state_of(at::Generator generator) {
+  const std::scoped_lock lock(generator.mutex());
+  std::string state;
+  append_tensor(state, generator.get_state());
+  return state;
+}
+
+void put_back(at::Generator generator, std::string_view state) {
+  const Tensor bytes = torch::empty({static_cast<std::int64_t>(state.size())}, torch::kByte);
+  std::memcpy(bytes.mutable_data_ptr(), state.data(), state.size());
+  const std::scoped_lock lock(generator.mutex());
+  generator.set_state(bytes);
 }
 
 }  // namespace
@@ -124,6 +150,9 @@ struct Recoverable::Parts final : RecoverableState {
         optimizer(its_optimizer),
         recovery(ContextAccess::recovery(its_context)),
         parameters(its_module.parameters()) {
+    if (context.device().is_cuda()) {
+      of_gpu = at::globalContext().defaultGenerator(context.device());
+    }
     for (const auto& item : module.named_buffers()) {
       buffers.push_back(item.value());
       buffer_names.push_back(std::string(kModelPrefix) + item.key());
@@ -133,11 +162,12 @@ struct Recoverable::Parts final : RecoverableState {
   void append_to(std::string& state) override {
     const GeneratorState generator = GeneratorState::of_this_process();
     append(state, &generator, sizeof generator);
+    if (of_gpu.defined()) append_sized(state, state_of(of_gpu));
     const LeaveVote::State vote = ContextAccess::leave_vote(context).state();
     append(state, &vote, sizeof vote);
     const bool must_broadcast = reducer.must_broadcast_buffers();
     append(state, &must_broadcast, sizeof must_broadcast);
-    for (const Tensor& buffer : buffers) append_tensor(state, buffer);
+    append_tensors(state, buffers);
     for (const auto& [data, size] : values) append(state, data, size);
     for (Stateful* const part : own) append_sized(state, part->state_dict());
     for (Stateful* const part : replicated) append_sized(state, part->state_dict());
@@ -148,6 +178,7 @@ struct Recoverable::Parts final : RecoverableState {
     GeneratorState generator;
     reader.copy_to(&generator, sizeof generator);
     generator.put_back();
+    if (of_gpu.defined()) put_back(of_gpu, reader.sized());
     LeaveVote::State vote;
     reader.copy_to(&vote, sizeof vote);
     ContextAccess::leave_vote(context).restore(vote, LeaveVote::Clock::now());
@@ -228,6 +259,7 @@ struct Recoverable::Parts final : RecoverableState {
   GradientReducer& reducer;
   torch::optim::Optimizer& optimizer;
   std::shared_ptr<Recovery> recovery;
+  at::Generator of_gpu;  // the rank's; undefined on the CPU
   std::vector<Tensor> parameters;
   std::vector<Tensor> buffers;
   std::vector<std::string> buffer_names;
@@ -260,8 +292,9 @@ void Recoverable::join(const std::function<void()>& warm_up) {
     why = "its optimizer is none whose state this library knows";
   } else if (parts.reducer.has_hook()) {
     why = "the model has a communication hook, which may have a memory of its own";
-  } else if (!parts.parameters.empty() && !parts.parameters.front().is_cpu()) {
-    why = "the model is on a GPU, where it was not tried yet";
+  } else if (!parts.parameters.empty() &&
+             parts.parameters.front().device() != parts.context.device()) {
+    why = "the model is not on the device of its rank";
   }
   if (!why.empty()) return parts.recovery->refuse(why);
   parts.recovery->join(parts, warm_up);

@@ -89,7 +89,7 @@ class Groups:
     def _make_alone(self, size, rank, ranks, backend, *rest, **options):
         c10d = self.c10d
         if _ALONE not in c10d.Backend.backend_list:
-            c10d.Backend.register_backend(_ALONE, lambda _, rank, size, timeout: _alone(c10d, rank, size), devices=["cpu"])
+            c10d.Backend.register_backend(_ALONE, lambda _, rank, size, timeout: _alone(c10d, rank, size), devices=["cpu", "cuda"])
         group, store = self._make(size, rank, ranks, c10d.Backend(_ALONE), *rest, **options)
         c10d._world.pg_map[group] = (backend, store)
         c10d._world.pg_backend_config[group] = str(c10d.BackendConfig(backend))
@@ -109,8 +109,8 @@ class Groups:
                     with contextlib.suppress(OSError):  # the other end is gone
                         connection.shutdown(socket.SHUT_RDWR)
 
-    def why_not(self):
-        """Why the groups of this process cannot be made again; None: they can."""
+    def why_not(self, device):
+        """Why the groups of this process, whose model is on a device of this type, cannot be made again; None: they can."""
         if self.refused is not None:
             return self.refused
         if not self.c10d.is_initialized():
@@ -118,9 +118,11 @@ class Groups:
         if self._url != "env://" or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
             return "its ranks do not meet at the store of ddprun (init_process_group has a store or an address of its own)"
         backend = self.c10d.get_backend_config()
-        of_cpu = dict(each.split(":", 1) for each in backend.split(",") if ":" in each).get("cpu", backend)
-        if of_cpu != "gloo":
-            return f"its process group is of {of_cpu}, and only Gloo's is made again"
+        by_device = dict(each.split(":", 1) for each in backend.split(",") if ":" in each)
+        for each in ("cpu", device):
+            its = by_device.get(each, backend)
+            if its != "gloo":
+                return f"its process group is of {its}, and only Gloo's is made again"
         if self._interrupt is None:
             return "calls over the Gloo of this PyTorch cannot be ended"
         return None

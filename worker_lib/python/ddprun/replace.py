@@ -85,7 +85,7 @@ def join(model, optimizer, scheduler, scaler, sampler, parts):
     if link is None:
         return Alone()
     schedulers = list(scheduler) if isinstance(scheduler, (list, tuple)) else [scheduler] if scheduler is not None else []
-    why = _why_not(model, optimizer, parts) or groups.why_not()
+    why = _why_not(model, optimizer, parts) or groups.why_not(next(model.parameters()).device.type)
     job = Job(groups, link, model, optimizer, schedulers, scaler, sampler, parts) if why is None else None
     if job is None or not job.begin():
         if why is not None:
@@ -104,8 +104,8 @@ def _why_not(ddp, optimizer, parts):
     if hasattr(optimizer, "consolidate_state_dict"):
         return f"its optimizer is a {type(optimizer).__name__}, which keeps a part of its state on each rank"
     parameters = list(ddp.parameters())
-    if any(each.device.type != "cpu" for each in parameters):
-        return "its model is not on the CPU, where alone this was tried"
+    if len({each.device for each in parameters}) > 1 or parameters[0].device.type not in ("cpu", "cuda"):
+        return "its model is neither on the CPU nor on one GPU"
     if ddp._comm_hooks:
         return "its model has a communication hook, which may have a memory of its own"
     for name in ("static_graph", "mixed_precision", "_delay_all_reduce_params", "_use_python_reducer"):
@@ -158,7 +158,8 @@ class Job:
     def __init__(self, groups, link, ddp, optimizer, schedulers, scaler, sampler, parts):
         self._groups, self._link, self._ddp, self._optimizer = groups, link, ddp, optimizer
         self._scaler, self._sampler = scaler, sampler
-        self._own = OwnState(ddp.module, parts)
+        device = next(ddp.parameters()).device
+        self._own = OwnState(ddp.module, device if device.type == "cuda" else None, parts)
         self._shared = SharedState(list(ddp.parameters()), optimizer, schedulers, scaler)
         self._schedulers = schedulers
         self._step = _Step(self)
@@ -208,7 +209,7 @@ class Job:
         return True
 
     def _take_place(self):
-        _warm_up()
+        _warm_up(next(self._ddp.parameters()).device)
         place = self._link.await_place()
         os.environ.pop("DDPRUN_PREPARED")
         self._groups.take_place()
@@ -533,9 +534,10 @@ def _set_sampler(sampler, state):
         sampler.set_epoch(state)
 
 
-def _warm_up():
+def _warm_up(device):
     """What a first step loads and makes, with a model that is nobody's."""
-    model = torch.nn.Linear(4, 4)
+    model = torch.nn.Linear(4, 4, device=device)
     optimizer = torch.optim.AdamW(model.parameters())
-    torch.nn.functional.cross_entropy(model(torch.ones(2, 4)), torch.zeros(2, dtype=torch.long)).backward()
+    targets = torch.zeros(2, dtype=torch.long, device=device)
+    torch.nn.functional.cross_entropy(model(torch.ones(2, 4, device=device)), targets).backward()
     optimizer.step()

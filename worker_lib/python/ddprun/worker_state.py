@@ -28,11 +28,12 @@ def from_bytes(data):
 
 
 class Generators:
-    """The random numbers of PyTorch on the CPU, of Python and of NumPy. All three make their words in blocks of 624, so the
-    place in the block and some of its words tell whether somebody has drawn from a generator. A look at them takes a
-    fraction of a microsecond; to ask a generator takes up to a hundred."""
+    """The random numbers of PyTorch on the CPU and on `gpu` (None: on none), of Python and of NumPy. All but the GPU's make
+    their words in blocks of 624, so the place in the block and some of its words tell whether somebody has drawn from a
+    generator. A look at them takes a fraction of a microsecond; to ask a generator takes up to a hundred."""
 
-    def __init__(self):
+    def __init__(self, gpu):
+        self._of_gpu = torch.cuda.default_generators[gpu.index] if gpu is not None else None
         self._torch = torch.default_generator
         self.torch_bytes = self._torch.get_state().numel()
         self._looks_at_torch = _torch_memory(self._torch)
@@ -50,7 +51,10 @@ class Generators:
     def _of_others(self):
         of_numpy = self._numpy.get_state(legacy=False) if self._numpy is not None else None
         self._has_gauss = of_numpy is not None and bool(of_numpy.get("has_gauss"))
-        return pickle.dumps((random.getstate(), of_numpy))
+        return pickle.dumps((random.getstate(), of_numpy, self._state_of_gpu()))
+
+    def _state_of_gpu(self):
+        return self._of_gpu.get_state().numpy().tobytes() if self._of_gpu is not None else b""  # sixteen, of the CPU
 
     def now(self):
         """(PyTorch's, the others), as bytes; the same object as long as nobody draws."""
@@ -58,6 +62,7 @@ class Generators:
         of_others = [bytes(each) for each in self._looks_at_python]
         of_others.append(random._inst.gauss_next)
         of_others += [bytes(each) for each in self._looks_at_numpy]
+        of_others.append(self._state_of_gpu())
         before = self._now
         if not of_torch or of_torch != self._seen_of_torch:
             self._now = self._of_torch(), self._now[1]
@@ -74,8 +79,10 @@ class Generators:
         self._torch.set_state(torch.frombuffer(bytearray(of_torch), dtype=torch.uint8))
         if self.now()[1] == others:
             return
-        of_python, of_numpy = pickle.loads(others)
+        of_python, of_numpy, of_gpu = pickle.loads(others)
         random.setstate(of_python)
+        if of_gpu:
+            self._of_gpu.set_state(torch.frombuffer(bytearray(of_gpu), dtype=torch.uint8))
         if of_numpy is not None:
             sys.modules["numpy.random"].set_state(of_numpy)
 
@@ -133,30 +140,41 @@ class Buffers:
                         if buffer is not None]
         self._sizes = [buffers[name].nbytes for buffers, name in self._places]
         self.size = sum(self._sizes)
+        devices = {buffers[name].device for buffers, name in self._places}
+        self._is_on_gpu = any(each.type != "cpu" for each in devices)
+        self._is_on_one = len(devices) <= 1
 
     def why_not(self):
         for buffers, name in self._places:
-            buffer = buffers[name]
-            if buffer.device.type != "cpu" or not buffer.is_contiguous():
-                return f"the buffer {name} of its model is not in the memory of the CPU, in one piece"
-        return None
+            if not buffers[name].is_contiguous():
+                return f"the buffer {name} of its model is not in one piece"
+        return None if self._is_on_one else "the buffers of its model are on several devices"
+
+    def _tensors(self):
+        return [buffers[name] for buffers, name in self._places]
 
     def blocks(self):
-        return [(buffers[name].data_ptr(), size) for (buffers, name), size in zip(self._places, self._sizes)]
+        """Pairs of address and size, valid until the next call. From a GPU they come with one copy, and so one wait."""
+        if self._is_on_gpu:
+            with torch.no_grad():
+                self._held = torch.cat([each.view(-1).view(torch.uint8) for each in self._tensors()]).cpu()
+            return [(self._held.data_ptr(), self.size)]
+        return [(each.data_ptr(), size) for each, size in zip(self._tensors(), self._sizes)]
 
     def restore(self, data):
-        at = 0
-        for address, size in self.blocks():
-            ctypes.memmove(address, data[at:at + size], size)
-            at += size
+        at, whole = 0, torch.frombuffer(bytearray(data), dtype=torch.uint8) if self.size > 0 else None
+        with torch.no_grad():
+            for each, size in zip(self._tensors(), self._sizes):
+                each.view(-1).view(torch.uint8).copy_(whole[at:at + size])
+                at += size
 
 
 class OwnState:
     """What only this rank has, as one record: random numbers, buffers, the parts that join() was given, and a few more
     bytes of the caller's."""
 
-    def __init__(self, module, parts):
-        self.generators, self.buffers, self._parts = Generators(), Buffers(module), parts
+    def __init__(self, module, gpu, parts):
+        self.generators, self.buffers, self._parts = Generators(gpu), Buffers(module), parts
 
     def record(self, generators, more):
         """(parts, blocks, size) for Mirror.write()."""
@@ -243,10 +261,10 @@ class SharedState:
         tensors = [each.detach() for each in self._parameters]
         for _, its in sorted(self._optimizer.state_dict()["state"].items()):
             tensors += [its[name] for name in sorted(its) if isinstance(its[name], torch.Tensor)]
-        by_type = {}
+        by_type = {}  # and by device: Adam counts its steps on the CPU
         for tensor in tensors:
-            by_type.setdefault(tensor.dtype, []).append(tensor)
-        for kind in sorted(by_type, key=str):
+            by_type.setdefault((str(tensor.dtype), tensor.device.type), []).append(tensor)
+        for kind in sorted(by_type):
             dist._broadcast_coalesced(group, by_type[kind], _PIECE_BYTES, source)
 
 

@@ -1,14 +1,23 @@
 // Every part of the library wherever ranks can be: on the CPU, over Gloo, over shared memory, and over
-// that of several nodes; alone on a GPU, over NCCL; two on one GPU, over Gloo. What they come to
+// that of several nodes; alone on a GPU, over NCCL; two on one GPU, over Gloo and NCCL. What they come to
 // together is compared with plain LibTorch in one process on the CPU. On a GPU skipped, not passed,
 // where there is none; several GPUs: the example gpu_smoke.
+//
+// Ranks are threads of this process. On a GPU they must be processes, since one thread of LibTorch makes all
+// backward passes of a process there, and the first of them would wait for the second:
+//
+//   ddprun --nproc-per-node=2 worker_lib_test --gtest_filter=*TwoOnAGpu*
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/sgd.h>
 
+#include <stdlib.h>
+
+#include <chrono>
 #include <cmath>
+#include <cstdlib>
 #include <mutex>
 #include <numeric>
 
@@ -18,6 +27,7 @@
 #include "ddprun/failure_vote.h"
 #include "ddprun/gradients.h"
 #include "ddprun/inference.h"
+#include "ddprun/leave.h"
 #include "ddprun/metrics.h"
 #include "ddprun/mixed_precision.h"
 #include "ddprun/sync_batch_norm.h"
@@ -49,9 +59,25 @@ class EveryPlace : public testing::TestWithParam<Place> {
  protected:
   void SetUp() override {
     if (GetParam().device.is_cuda() && !test::has_gpu()) GTEST_SKIP() << "no GPU here";
+    const char* const size = std::getenv("WORLD_SIZE");
+    if (are_processes() && (size == nullptr || std::atoi(size) != GetParam().ranks)) {
+      GTEST_SKIP() << "its ranks are processes: ddprun --nproc-per-node=" << GetParam().ranks
+                   << " worker_lib_test --gtest_filter=*TwoOnAGpu*";
+    }
   }
+  static bool are_processes() { return GetParam().device.is_cuda() && GetParam().ranks > 1; }
   static void on_all_ranks(const std::function<void(Context&)>& body) {
     const Place& place = GetParam();
+    if (are_processes()) {
+      // To NCCL another host: it refuses two ranks of one on a GPU.
+      ::setenv("NCCL_HOSTID", std::getenv("RANK"), /*overwrite=*/1);
+      Context context({.backend = place.backend,
+                       .join_timeout = std::chrono::seconds(20),
+                       .timeout = std::chrono::seconds(20),
+                       .device = place.device});
+      body(context);
+      return leave(context);
+    }
     test::run_ranks(
         place.ranks, body, [](int) { return Environment{}; },
         {.backend = place.backend, .device = place.device}, place.ranks_per_node);
@@ -64,7 +90,8 @@ INSTANTIATE_TEST_SUITE_P(
                     Place{"OverSharedMemory", Backend::kShm, torch::kCPU, 2},
                     Place{"OverThatOfTwoNodes", Backend::kShm, torch::kCPU, 4, 2},
                     Place{"AloneOnAGpuOverNccl", Backend::kNccl, {torch::kCUDA, 0}, 1},
-                    Place{"TwoOnAGpuOverGloo", Backend::kGloo, {torch::kCUDA, 0}, 2}),
+                    Place{"TwoOnAGpuOverGloo", Backend::kGloo, {torch::kCUDA, 0}, 2},
+                    Place{"TwoOnAGpuOverNccl", Backend::kNccl, {torch::kCUDA, 0}, 2}),
     [](const auto& place) { return place.param.name; });
 
 // Of the same bits on the CPU; a GPU adds up in another order, in the same precision.
@@ -608,8 +635,12 @@ TEST_P(EveryPlace, MetricsAreThoseOfOneRankWithAllSamples) {
     EXPECT_EQ(numbers.top1, expected.top1);
     EXPECT_EQ(numbers.top2, expected.top2);
     EXPECT_TRUE(torch::equal(numbers.confusion, expected.confusion));
-    EXPECT_THROW(Accuracy().update(share(context, scores), share(context, targets) + kClasses),
-                 UsageError);
+    Accuracy wrong;
+    const auto read_wrong = [&] {  // on a GPU it is found when it is read
+      wrong.update(share(context, scores), share(context, targets) + kClasses);
+      wrong.compute(context);
+    };
+    EXPECT_THROW(read_wrong(), UsageError);
   });
 }
 
