@@ -78,3 +78,8 @@ def end_left_workers(pids, folder):
     """torchrun's live on when it is killed, or told to stop in the moment when it starts them."""
     for pid in still_running(pids, folder):
         os.kill(pid, signal.SIGKILL)
+
+
+def whole_lines(file):
+    """Of a file that is being written: without a last line that has no end yet."""
+    return file.read_text().rpartition("\n")[0].splitlines()

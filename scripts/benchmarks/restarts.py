@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 
-from benchmarks.programs import DDPCTL, DDPRUN, PYTHON, end_left_workers, environment
+from benchmarks.programs import DDPCTL, DDPRUN, PYTHON, end_left_workers, environment, whole_lines
 
 WORKERS = 2
 JOB = "standby"
@@ -42,7 +42,7 @@ class Training:
         end_left_workers({int(line.split()[2]) for line in self.lines()}, self.folder)
 
     def lines(self):
-        return (self.folder / "out").read_text().splitlines()
+        return whole_lines(self.folder / "out")
 
     def until(self, holds):
         deadline = time.monotonic() + self.limit_s
@@ -80,7 +80,7 @@ class Training:
 
     def exits_ms(self, number, killed):
         """Until the last worker of this round had ended, as the events tell it."""
-        events = map(json.loads, (self.folder / "events").read_text().splitlines())
+        events = map(json.loads, whole_lines(self.folder / "events"))
         ends = [event["monotonic_us"] for event in events
                 if event["event"] == "worker_exited" and event["round"] == number]
         return max(ends) / 1e3 - killed / 1e6
