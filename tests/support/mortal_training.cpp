@@ -116,9 +116,8 @@ class Training {
     auto generator = at::make_generator<at::CPUGeneratorImpl>(kSeed);
     const Tensor inputs = torch::randn({kSamples, kInputs}, generator);
     inputs_ = inputs.to(context.device());
-    targets_ = inputs.matmul(torch::randn({kInputs, kClasses}, generator))
-                   .argmax(1)
-                   .to(context.device());
+    targets_ =
+        inputs.matmul(torch::randn({kInputs, kClasses}, generator)).argmax(1).to(context.device());
     torch::manual_seed(kSeed + 1 + static_cast<std::uint64_t>(context.rank()));  // for dropout
     checkpoints_.register_for_checkpointing("buckets", model_);
     checkpoints_.register_for_checkpointing("schedule", schedule_);
@@ -253,13 +252,14 @@ int main(int argc, char** argv) {
   if (argc < 3) return 2;
   const bool is_asynchronous = argv[2] == std::string("later");
   ddprun::ContextOptions options{.backend = ddprun::backend_from(argc > 3 ? argv[3] : "gloo")};
-  if (const char* const device = std::getenv("DDPRUN_MORTAL_DEVICE")) options.device = torch::Device(device);
-  const int code = ddprun::run(argc, argv,
-                               [&](ddprun::Context& context) {
-                                 ddprun::test::Training(context, argv[1], is_asynchronous,
-                                                        argc > 4 ? std::atoi(argv[4]) : 0)
-                                     .run();
-                               },
-                               options);
+  if (const char* const device = std::getenv("DDPRUN_MORTAL_DEVICE"))
+    options.device = torch::Device(device);
+  const int code = ddprun::run(
+      argc, argv,
+      [&](ddprun::Context& context) {
+        ddprun::test::Training(context, argv[1], is_asynchronous, argc > 4 ? std::atoi(argv[4]) : 0)
+            .run();
+      },
+      options);
   ddprun::test::end_quickly(code);
 }

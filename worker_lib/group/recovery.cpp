@@ -97,24 +97,6 @@ bool is_of_connection(const std::exception_ptr& thrown) {
 
 // ---- raw calls of a group that was just made
 
-void broadcast(c10d::ProcessGroup& group, const torch::Tensor& tensor, int root) {
-  if (tensor.numel() == 0) return;
-  Tensors tensors{tensor};
-  c10d::BroadcastOptions options;
-  options.rootRank = root;
-  group.broadcast(tensors, options)->wait();
-}
-
-std::string broadcast(c10d::ProcessGroup& group, std::string text, int root) {
-  torch::Tensor size = torch::tensor({static_cast<std::int64_t>(text.size())}, torch::kInt64);
-  broadcast(group, size, root);
-  text.resize(static_cast<std::size_t>(size.item<std::int64_t>()));
-  broadcast(group,
-            torch::from_blob(text.data(), {static_cast<std::int64_t>(text.size())}, torch::kUInt8),
-            root);
-  return text;
-}
-
 std::vector<std::int64_t> all_gather(c10d::ProcessGroup& group, std::vector<std::int64_t> numbers) {
   const auto count = static_cast<std::int64_t>(numbers.size());
   Tensors inputs{torch::tensor(numbers, torch::kInt64)};
@@ -582,9 +564,8 @@ void Recovery::agree() {
   }
   const bool is_behind = !lacked && committed_ < committed;
   is_torn_ = is_torn_ || is_behind;  // as long as it is being overwritten
-  state_->share(leading, lacked || is_torn_);
-  auto told = from_bytes<std::vector<std::string>>(
-      broadcast(group, group.getRank() == leading ? to_bytes(results_) : std::string(), leading));
+  auto told = from_bytes<std::vector<std::string>>(state_->share(
+      leading, lacked || is_torn_, group.getRank() == leading ? to_bytes(results_) : ""));
   lacks_state_ = is_torn_ = false;
   if (lacked) {
     committed_ = committed;

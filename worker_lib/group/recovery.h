@@ -69,8 +69,8 @@ class RecoverableState {
   // Changes when the optimizer steps.
   virtual std::uint64_t version() = 0;
   // The groups are made anew: take them. Then, collective: all ranks have what rank `source` has; `lacks_it`: this
-  // one had not.
-  virtual void share(int source, bool lacks_it) = 0;
+  // one had not. `told`: what goes with it; returns that of `source`.
+  virtual std::string share(int source, bool lacks_it, std::string told) = 0;
 };
 
 class Recovery : public std::enable_shared_from_this<Recovery> {

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <optional>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "ddprun/gradients.h"
@@ -36,9 +37,10 @@ struct Description {
   std::vector<Entry> tensors;
   std::string layout;                   // of the reducer's buckets
   std::vector<std::string> replicated;  // states
+  std::string told;                     // by Recovery
   template <typename Fields>
   void fields(Fields& field) {
-    field(tensors, layout, replicated);
+    field(tensors, layout, replicated, told);
   }
 };
 
@@ -124,6 +126,57 @@ void append_tensors(std::string& text, const std::vector<Tensor>& tensors) {
   for (const Tensor& tensor : tensors) append_tensor(text, tensor.cpu());
 }
 
+Tensor bytes_of(const Tensor& tensor) {
+  return tensor.detach().contiguous().view({-1}).view(torch::kByte);
+}
+
+// Small ones together, up to kTogetherBytes: each call has its price, and models have thousands of them.
+constexpr std::size_t kSmallBytes = 256 << 10;
+constexpr std::size_t kTogetherBytes = 4 << 20;
+
+void broadcast_together(Group& group, const std::vector<Tensor>& tensors, int source) {
+  if (tensors.empty()) return;
+  const bool is_source = group.rank() == source;
+  std::int64_t size = 0;
+  std::vector<Tensor> parts;
+  for (const Tensor& tensor : tensors) {
+    size += static_cast<std::int64_t>(tensor.nbytes());
+    if (is_source) parts.push_back(bytes_of(tensor).to(group.device()));
+  }
+  const Tensor all = is_source
+                         ? torch::cat(parts)
+                         : torch::empty({size}, torch::dtype(torch::kByte).device(group.device()));
+  group.broadcast(all, source);
+  if (is_source) return;
+  std::int64_t at = 0;
+  for (const Tensor& tensor : tensors) {
+    const auto bytes = static_cast<std::int64_t>(tensor.nbytes());
+    // A copy, since a view as another type must lie as that type does.
+    const Tensor part = all.narrow(0, at, bytes).clone();
+    tensor.detach().copy_(part.view(tensor.scalar_type()).view(tensor.sizes()));
+    at += bytes;
+  }
+}
+
+void broadcast_all(Group& group, const std::vector<Tensor>& tensors, int source) {
+  std::vector<Tensor> together;
+  std::size_t size = 0;
+  for (const Tensor& tensor : tensors) {
+    if (tensor.nbytes() > kSmallBytes) {
+      group.broadcast(tensor, source);
+      continue;
+    }
+    if (tensor.numel() == 0) continue;
+    if (size + tensor.nbytes() > kTogetherBytes) {
+      broadcast_together(group, std::exchange(together, {}), source);
+      size = 0;
+    }
+    size += tensor.nbytes();
+    together.push_back(tensor);
+  }
+  broadcast_together(group, together, source);
+}
+
 // Of a GPU: it has its own numbers, and its state is a few bytes. A Generator is a handle.
 std::string state_of(at::Generator generator) {
   const std::scoped_lock lock(generator.mutex());
@@ -206,7 +259,7 @@ struct Recoverable::Parts final : RecoverableState {
     return sum;
   }
 
-  void share(int source, bool lacks_it) override {
+  std::string share(int source, bool lacks_it, std::string told) override {
     Group& group = context;
     const bool is_source = group.rank() == source;
     Description description;
@@ -218,6 +271,7 @@ struct Recoverable::Parts final : RecoverableState {
             {name, static_cast<std::int8_t>(tensor.scalar_type()), tensor.sizes().vec()});
       }
       description.layout = reducer.state_dict();
+      description.told = std::move(told);
       for (Stateful* const part : replicated) description.replicated.push_back(part->state_dict());
     }
     description = group.broadcast_object(std::move(description), source);
@@ -239,19 +293,22 @@ struct Recoverable::Parts final : RecoverableState {
         if (auto at = tensors.find(name); at != tensors.end()) at->second = at->second.clone();
       }
     }
+    std::vector<Tensor> in_order;
     for (const auto& each : description.tensors) {
       const auto at = tensors.find(each.name);
       if (at == tensors.end()) {
         throw UsageError("the ranks do not have the same state: rank " + std::to_string(source) +
                          " has " + each.name);
       }
-      group.broadcast(at->second, source);
+      in_order.push_back(at->second);
     }
-    if (!lacks_it) return;
+    broadcast_all(group, in_order, source);
+    if (!lacks_it) return description.told;
     take_state(tensors, module, optimizer);
     for (std::size_t i = 0; i < replicated.size(); ++i) {
       replicated[i]->load_state_dict(description.replicated.at(i));
     }
+    return description.told;
   }
 
   Context& context;
