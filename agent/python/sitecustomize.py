@@ -16,6 +16,8 @@ class _Hooks:
         names = ("hooks", "progress", "collectives", *(("groups",) if replaces else ()))
         self.texts = {name: __loader__.get_data(f"{folder}/{name}.py") for name in names}
         self.gloo = __loader__.get_data(folder + "/libddprun_gloo_interrupt.so") if replaces else None
+        wants_nccl = os.environ.pop("DDPRUN_NCCL_RECORD", None) is not None
+        self.nccl_plugin = __loader__.get_data(folder + "/libddprun_nccl_profiler.so") if wants_nccl else None
         self.modules = _own_descriptor("DDPRUN_MODULES_FD", "/memfd:ddprun-modules")
         self.hooks = None
         self.wanted = {"torch.optim.optimizer", "torch.distributed.distributed_c10d"}
@@ -56,7 +58,7 @@ class _Hooks:
     def load(self, name):
         module = type(sys)("_ddprun_" + name)
         module.__file__ = f"<frozen importlib of ddprun>/{name}.py"  # torch.compile skips files that are called so
-        module.modules = self.modules
+        module.modules, module.nccl_plugin = self.modules, self.nccl_plugin
         exec(compile(self.texts[name], module.__file__, "exec"), module.__dict__)
         return module
 

@@ -181,6 +181,23 @@ class Hooks(Programs):
             """, DDPRUN_PYTHON_HOOKS="0")
         self.assertIsNone(progress)
 
+    def test_nccl_finds_a_plugin_where_waits_have_a_limit(self):
+        package = self.folder / "with_torch/torch/distributed"
+        package.mkdir()
+        (package / "__init__.py").write_text("from torch.distributed import distributed_c10d\n")
+        (package / "distributed_c10d.py").write_text("def _new_process_group_helper(*_):\n    pass\n")
+        for options, variables, said in ((["--hang-timeout=60"], {}, "True"), (["--hang-timeout=auto"], {}, "True"), ([], {}, "None"),
+                                         (["--hang-timeout=60"], {"NCCL_PROFILER_PLUGIN": "theirs"}, "theirs")):
+            with self.subTest(options=options, variables=variables):
+                _, out, err = self.run_program("""
+                    import ctypes, os
+                    import torch.distributed
+                    path = os.environ.get("NCCL_PROFILER_PLUGIN")
+                    print(path if path in (None, "theirs") else hasattr(ctypes.CDLL(path), "ncclProfiler_v5"))
+                    assert "DDPRUN_NCCL_RECORD" not in os.environ
+                    """, *options, **variables)
+                self.assertEqual(out.strip(), said, err)
+
     def test_a_program_sees_nothing_of_them(self):
         there = self.folder / "there"
         there.mkdir()

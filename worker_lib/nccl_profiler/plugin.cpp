@@ -1,5 +1,6 @@
 // A profiler plugin for NCCL (profiler_interface.h), so that programs which know nothing of ddprun have their
-// collectives over NCCL in the record: NCCL_PROFILER_PLUGIN=…/libddprun_nccl_profiler.so. Without LibTorch,
+// collectives over NCCL in the record. ddprun has it in itself for those in Python (agent/python); others name it:
+// NCCL_PROFILER_PLUGIN=…/libddprun_nccl_profiler.so. Without LibTorch,
 // and without an effect where there is no record, or a library of the program writes it itself. What goes
 // wrong here does not reach NCCL.
 #include <cstdint>

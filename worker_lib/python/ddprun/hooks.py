@@ -11,6 +11,7 @@ import os
 import sys
 import weakref
 
+nccl_plugin = globals().get("nccl_plugin")  # the library's content, or None
 modules = globals().get("modules")  # a descriptor that ddprun waits at (tell_modules), or None
 _STATES_MAX = 16  # of parameters, to look at for the number of the step
 
@@ -139,12 +140,22 @@ def install(optimizers, load):
         register(make_hook(progress))
 
 
+def offer_nccl_plugin():
+    """NCCL loads it with the first communicator, and it writes NCCL's calls in the record (worker_lib/nccl_profiler)."""
+    if nccl_plugin is None or "NCCL_PROFILER_PLUGIN" in os.environ:
+        return
+    library = os.memfd_create("ddprun-nccl-plugin")  # stays open: this is NCCL's path to it
+    os.write(library, nccl_plugin)
+    os.environ["NCCL_PROFILER_PLUGIN"] = f"/proc/{os.getpid()}/fd/{library}"
+
+
 def install_record(c10d, load):
     """Into the module torch.distributed.distributed_c10d: groups.py where workers are replaced in place, and collectives.py
     with the first process groups."""
     if "DDPRUN_REPLACES" in os.environ:
         groups = sys.modules["_ddprun_groups"] = load("groups")
         groups.install(c10d)
+    offer_nccl_plugin()
     make, collectives = c10d._new_process_group_helper, None
 
     def make_first(*args, **kwargs):
