@@ -4,7 +4,9 @@ import json
 import os
 import pathlib
 import random
+import re
 import signal
+import socket
 import subprocess
 import tempfile
 import time
@@ -235,6 +237,68 @@ class PythonTraining(Training):
         return True
 
 
+class OfASize(Training):
+    """One of tests/bench/recoverable_training, which never evaluates."""
+
+    def __init__(self, folder, backend, ranks, setup_s=0, setup_mb=0, parameter_mb=0):
+        self.about = [str(each) for each in (setup_s, setup_mb, parameter_mb)]
+        super().__init__(folder, ddprun_with(folder, ranks), backend, ranks)
+
+    def program(self, backend):
+        return [BUILD / "bench/recoverable_training", backend, *self.about, self.folder / "loss"]
+
+    def start(self):
+        with open(self.folder / "output", "w") as output:
+            self.job = subprocess.Popen(self.command, stdout=output, stderr=output,
+                                        env={**self.environment, "DDPRUN_LOG_LEVEL": "debug"})
+
+    def is_far_from_evaluation(self):
+        return True
+
+    def state_ms(self):
+        """What a rank took for the state of model and optimizer, each time."""
+        return [float(each) for each in re.findall(r"model and optimizer, .* in ([\d.]+) ms",
+                                                   (self.folder / "output").read_text())]
+
+    def memcpy_ms(self):
+        [said] = re.findall(r'"memcpy_ms": ([\d.]+)', (self.folder / "output").read_text())
+        return float(said)
+
+
+class OnTwoNodes(OfASize):
+    """Two agents on this machine, with a rank each."""
+
+    def start(self):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            endpoint = f"127.0.0.1:{free.getsockname()[1]}"
+        self.agents = []
+        for node in (0, 1):
+            control = self.folder / f"control-{node}"
+            control.mkdir(mode=0o700)
+            command = [DDPRUN, "--nnodes=2", "--nproc-per-node=1", "--max-restarts=1000", "--rdzv-backend=c10d",
+                       f"--rdzv-endpoint={endpoint}", f"--rdzv-id={JOB}", "--standby=auto", "--no-python",
+                       f"--events={self.folder}/events{node or ''}", *self.program("gloo")]
+            self.agents.append(subprocess.Popen(
+                command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                env={**self.environment, "DDPRUN_CONTROL_DIR": str(control), "GLOO_SOCKET_IFNAME": "lo"}))
+        self.job = self.agents[0]
+        self.environment["DDPRUN_CONTROL_DIR"] = str(self.folder / "control-0")
+
+    def __exit__(self, *_):
+        for agent in self.agents:
+            agent.send_signal(signal.SIGTERM)
+        for agent in self.agents:
+            agent.wait()
+
+    def status(self):
+        asked = subprocess.run([DDPCTL, "status", "--json", JOB], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                               env=self.environment)
+        nodes = json.loads(asked.stdout)["nodes"] if asked.returncode == 0 else []
+        return {"replacement": {"waiting": sum((node.get("replacement") or {}).get("waiting", 0) for node in nodes)},
+                "workers": [worker for node in nodes for worker in node["workers"]]}
+
+
 def ddprun_with(folder, ranks, options=("--no-python",)):
     return [DDPRUN, f"--nproc-per-node={ranks}", "--max-restarts=1000", f"--rdzv-id={JOB}", "--standby=auto",
             f"--events={folder}/events", *options]
@@ -269,7 +333,63 @@ def bench_replace(quick):
     lost.bar("0", max(lost.samples["ddprun"]), max(lost.samples["ddprun"]) == 0)
     yield lost
     yield step_cost(quick)
+    yield from of_sizes(quick)
+    yield on_two_nodes(quick)
+    yield under_kills(quick)
     yield from in_python(quick)
+
+
+def of_sizes(quick):
+    for backend, limit in (("shm", 20), ("gloo", 40)):
+        row = Row(f"2 ranks over {backend}, a set-up of 10 s and 1 GB: SIGKILL of one until all have committed the next step, "
+                  "less a step", "ms")
+        with tempfile.TemporaryDirectory() as folder, OfASize(folder, backend, 2, setup_s=10, setup_mb=1024) as training:
+            training.until(lambda: training.steps() > 5, SELDOM_S)
+            own = training.step_ms()
+            for _ in range(2 if quick else 6):
+                row.add("ddprun", max(0.0, training.kill_in_place() - own))
+        row.bar(f"≤ {limit} ms", row.median("ddprun"), row.median("ddprun") <= limit)
+        yield row
+    row = Row("state of 300 MB to a newcomer over shm, and a memcpy of as much", "ms")
+    with tempfile.TemporaryDirectory() as folder, OfASize(folder, "shm", 2, parameter_mb=300) as training:
+        for _ in range(2 if quick else 10):
+            training.kill_in_place()
+        for each in training.state_ms():
+            row.add("ddprun", each)
+        row.add("floor", training.memcpy_ms())
+    ratio = row.median("ddprun") / row.median("floor")
+    row.bar("≤ 1.5 × a memcpy", ratio, ratio <= 1.5)
+    yield row
+
+
+def on_two_nodes(quick):
+    row = Row("2 ranks over Gloo, on two nodes and on one: SIGKILL of one until all have committed the next step, less a step", "ms")
+    for name, kind in (("ddprun", OnTwoNodes), ("floor", OfASize)):
+        with tempfile.TemporaryDirectory() as folder, kind(folder, "gloo", 2) as training:
+            training.until(lambda: training.steps() > 5, SELDOM_S)
+            own = training.step_ms()
+            for _ in range(3 if quick else 20):
+                row.add(name, max(0.0, training.kill_in_place() - own))
+    more = row.median("ddprun") - row.median("floor")
+    row.bar("≤ 60 ms more", more, more <= 60)
+    return row
+
+
+def under_kills(quick):
+    row = Row("steps of 2 ranks over shm in a second, where a worker is killed every 5 s, and undisturbed", "", digits=1)
+    length_s, every_s = 15 if quick else 120, 5
+    for name in ("floor", "ddprun"):
+        with tempfile.TemporaryDirectory() as folder, OfASize(folder, "shm", 2) as training:
+            training.until(training.is_prepared, SELDOM_S)
+            begun, before = time.monotonic(), training.steps()
+            for number in range(length_s // every_s):
+                time.sleep(max(0.0, begun + (number + 1) * every_s - time.monotonic()))
+                if name == "ddprun":
+                    os.kill(training.random.choice(training.status()["workers"])["pid"], signal.SIGKILL)
+            row.add(name, (training.steps() - before) / (time.monotonic() - begun))
+    ratio = row.median("ddprun") / row.median("floor")
+    row.bar("≥ 85 % of the undisturbed speed", ratio, ratio >= 0.85)
+    return row
 
 
 def in_python(quick):

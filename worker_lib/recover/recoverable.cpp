@@ -3,6 +3,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
 
+#include <chrono>
 #include <cstring>
 #include <mutex>
 #include <optional>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "ddprun/gradients.h"
+#include "ddprun/log.h"
 #include "ddprun/serialize.h"
 #include "worker_lib/checkpoint/state_arrays.h"
 #include "worker_lib/group/context_access.h"
@@ -302,7 +304,13 @@ struct Recoverable::Parts final : RecoverableState {
       }
       in_order.push_back(at->second);
     }
+    const auto begun = std::chrono::steady_clock::now();
     broadcast_all(group, in_order, source);
+    std::size_t bytes = 0;
+    for (const Tensor& tensor : in_order) bytes += tensor.nbytes();
+    const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begun;
+    log::debug("model and optimizer, ", bytes >> 20, " MiB, from rank ", source, " in ",
+               took.count(), " ms");
     if (!lacks_it) return description.told;
     take_state(tensors, module, optimizer);
     for (std::size_t i = 0; i < replicated.size(); ++i) {
