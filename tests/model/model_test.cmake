@@ -2,6 +2,10 @@
 #
 #   cmake -DSPIN=… -DCC=… -DMODEL=file.pml "-DDEFINITIONS=RANKS=2 WITH_DEATH" -DEXPECTED=holds|breaks
 #         -DWORK=<scratch folder> -P model_test.cmake
+if(DEFINED ENV{DDPRUN_TEST_IS_LARGE} AND "$ENV{DDPRUN_TEST_FULL}" STREQUAL "")
+  message("skipped: only with DDPRUN_TEST_FULL")
+  return()
+endif()
 file(REMOVE_RECURSE "${WORK}")
 file(MAKE_DIRECTORY "${WORK}")
 separate_arguments(definitions UNIX_COMMAND "${DEFINITIONS}")
