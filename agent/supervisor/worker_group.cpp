@@ -330,8 +330,7 @@ void WorkerGroup::add_python_hooks(ProcessSpec& spec, Environment& environment) 
     if (!made) return parts_.log.debug("no hooks for Python: " + made.error().to_string());
     python_hooks_ = std::move(*made);
   }
-  const rdzv::HangTimeout& timeout = job_.hangs.timeout;
-  if (timeout.is_automatic || timeout.fixed.count() > 0) environment["DDPRUN_NCCL_RECORD"] = "1";
+  if (job_.hangs.timeout.limit({})) environment["DDPRUN_NCCL_RECORD"] = "1";
   put_first_on_python_path(environment, python_hooks_.get());
   spec.inherited_fds.push_back(python_hooks_.get());
 }

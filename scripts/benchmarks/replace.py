@@ -128,10 +128,13 @@ class Training:
         last = [int(lines[-1].split()[0]) if (lines := self.lines(rank)) else 0 for rank in range(self.ranks)]
         return min(last)
 
-    def status(self):
+    def nodes(self):
         asked = subprocess.run([DDPCTL, "status", "--json", JOB], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
                                env=self.environment)
-        return json.loads(asked.stdout)["nodes"][0] if asked.returncode == 0 else {}
+        return json.loads(asked.stdout)["nodes"] if asked.returncode == 0 else []
+
+    def status(self):
+        return next(iter(self.nodes()), {})
 
     def is_prepared(self):
         replacement = self.status().get("replacement") or {}
@@ -174,6 +177,13 @@ class Training:
         self.until(lambda: len(self.recovered()) > known, SELDOM_S)
         self.twice += sum(map(self.made_twice, lived)) - before
         return self.recovered()[-1]["monotonic_us"] / 1e3 - killed * 1e3
+
+    def kills_less_a_step(self, times):
+        """ms of kill_in_place() without one step's own time, so often."""
+        self.until(lambda: self.steps() > 5, SELDOM_S)
+        own = self.step_ms()
+        for _ in range(times):
+            yield max(0.0, self.kill_in_place() - own)
 
     def has_standbys(self):
         return (self.status().get("standbys") or {}).get("waiting", 0) >= self.ranks
@@ -276,11 +286,10 @@ class OnTwoNodes(OfASize):
         for node in (0, 1):
             control = self.folder / f"control-{node}"
             control.mkdir(mode=0o700)
-            command = [DDPRUN, "--nnodes=2", "--nproc-per-node=1", "--max-restarts=1000", "--rdzv-backend=c10d",
-                       f"--rdzv-endpoint={endpoint}", f"--rdzv-id={JOB}", "--standby=auto", "--no-python",
-                       f"--events={self.folder}/events{node or ''}", *self.program("gloo")]
+            command = ddprun_with(control if node else self.folder, 1, (
+                "--nnodes=2", "--rdzv-backend=c10d", f"--rdzv-endpoint={endpoint}", "--no-python"))
             self.agents.append(subprocess.Popen(
-                command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                [*command, *self.program("gloo")], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
                 env={**self.environment, "DDPRUN_CONTROL_DIR": str(control), "GLOO_SOCKET_IFNAME": "lo"}))
         self.job = self.agents[0]
         self.environment["DDPRUN_CONTROL_DIR"] = str(self.folder / "control-0")
@@ -292,9 +301,7 @@ class OnTwoNodes(OfASize):
             agent.wait()
 
     def status(self):
-        asked = subprocess.run([DDPCTL, "status", "--json", JOB], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-                               env=self.environment)
-        nodes = json.loads(asked.stdout)["nodes"] if asked.returncode == 0 else []
+        nodes = self.nodes()
         return {"replacement": {"waiting": sum((node.get("replacement") or {}).get("waiting", 0) for node in nodes)},
                 "workers": [worker for node in nodes for worker in node["workers"]]}
 
@@ -311,10 +318,8 @@ def bench_replace(quick):
                   "ms")
         with tempfile.TemporaryDirectory() as folder, \
                 Training(folder, ddprun_with(folder, ranks), backend, ranks) as training:
-            training.until(lambda: training.steps() > 5)
-            own = training.step_ms()
-            for _ in range(3 if quick else 40):
-                row.add("ddprun", max(0.0, training.kill_in_place() - own))
+            for each in training.kills_less_a_step(3 if quick else 40):
+                row.add("ddprun", each)
             lost.add("ddprun", training.twice)
         if ranks == 2:
             with tempfile.TemporaryDirectory() as folder, \
@@ -344,10 +349,8 @@ def of_sizes(quick):
         row = Row(f"2 ranks over {backend}, a set-up of 10 s and 1 GB: SIGKILL of one until all have committed the next step, "
                   "less a step", "ms")
         with tempfile.TemporaryDirectory() as folder, OfASize(folder, backend, 2, setup_s=10, setup_mb=1024) as training:
-            training.until(lambda: training.steps() > 5, SELDOM_S)
-            own = training.step_ms()
-            for _ in range(2 if quick else 6):
-                row.add("ddprun", max(0.0, training.kill_in_place() - own))
+            for each in training.kills_less_a_step(2 if quick else 6):
+                row.add("ddprun", each)
         row.bar(f"≤ {limit} ms", row.median("ddprun"), row.median("ddprun") <= limit)
         yield row
     row = Row("state of 300 MB to a newcomer over shm, and a memcpy of as much", "ms")
@@ -366,10 +369,8 @@ def on_two_nodes(quick):
     row = Row("2 ranks over Gloo, on two nodes and on one: SIGKILL of one until all have committed the next step, less a step", "ms")
     for name, kind in (("ddprun", OnTwoNodes), ("floor", OfASize)):
         with tempfile.TemporaryDirectory() as folder, kind(folder, "gloo", 2) as training:
-            training.until(lambda: training.steps() > 5, SELDOM_S)
-            own = training.step_ms()
-            for _ in range(3 if quick else 20):
-                row.add(name, max(0.0, training.kill_in_place() - own))
+            for each in training.kills_less_a_step(3 if quick else 20):
+                row.add(name, each)
     more = row.median("ddprun") - row.median("floor")
     row.bar("≤ 60 ms more", more, more <= 60)
     return row

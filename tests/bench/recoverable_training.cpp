@@ -4,7 +4,6 @@
 // Rank 0 prints once how long a memcpy of the model takes: {"memcpy_ms": 61.2}.
 #include <torch/optim/sgd.h>
 
-#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -36,7 +35,7 @@ struct Settings {
   std::string loss_file;
 };
 
-// A gradient for all of it costs no more than a look at each element.
+// Its gradient has its size, and is zero but for ten numbers: a step computes next to nothing.
 struct Large : torch::nn::Module {
   explicit Large(std::int64_t bytes) {
     weight = register_parameter("weight", torch::full({bytes / 4}, 0.5));

@@ -3,8 +3,10 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <iterator>
 #include <mutex>
 #include <optional>
 #include <string_view>
@@ -115,21 +117,18 @@ void append_tensor(std::string& text, const Tensor& tensor) {
   append(text, dense.const_data_ptr(), dense.nbytes());
 }
 
-// On a GPU with one copy of all, and so one wait for it.
-void append_tensors(std::string& text, const std::vector<Tensor>& tensors) {
-  const torch::NoGradGuard no_grad;
-  std::vector<Tensor> on_gpu;
-  for (const Tensor& tensor : tensors) {
-    if (!tensor.is_cpu()) on_gpu.push_back(tensor.contiguous().view({-1}).view(torch::kByte));
-  }
-  if (on_gpu.size() == tensors.size() && !tensors.empty()) {
-    return append_tensor(text, torch::cat(on_gpu).cpu());
-  }
-  for (const Tensor& tensor : tensors) append_tensor(text, tensor.cpu());
-}
-
 Tensor bytes_of(const Tensor& tensor) {
   return tensor.detach().contiguous().view({-1}).view(torch::kByte);
+}
+
+// On a GPU with one copy of all, and so one wait for it.
+void append_tensors(std::string& text, const std::vector<Tensor>& tensors) {
+  if (!tensors.empty() && std::ranges::none_of(tensors, &Tensor::is_cpu)) {
+    std::vector<Tensor> parts;
+    std::ranges::transform(tensors, std::back_inserter(parts), bytes_of);
+    return append_tensor(text, torch::cat(parts).cpu());
+  }
+  for (const Tensor& tensor : tensors) append_tensor(text, tensor.detach().cpu());
 }
 
 // Small ones together, up to kTogetherBytes: each call has its price, and models have thousands of them.
