@@ -9,6 +9,8 @@ from campaigns import growth
 from campaigns.faults import draw
 from campaigns.job import Run, Stuck
 
+QUIET_RUNS = 3
+
 
 @dataclasses.dataclass
 class Outcome:
@@ -74,6 +76,7 @@ def disturb(site, cell, seed, base, limit_s, say, known):
     say(f"  undisturbed: {wall_s:.1f} s, {expected[0]}, {len(expected[1])} bytes")
     faults = draw(seed, cell.kinds, cell.every_s)
     run = None  # the last one
+    quiet = 0  # runs in a row without a fault: one may be over before its first by chance
     while not outcome.wrong and len(outcome.struck) < cell.faults and not (run and run.time_is_over):
         folder = base / f"run{outcome.runs}"
         for_s = None if cell.for_s is None else cell.for_s - outcome.disturbed_s
@@ -99,6 +102,7 @@ def disturb(site, cell, seed, base, limit_s, say, known):
             outcome.wrong = f"run {outcome.runs}: {cell.result} has other bytes than in the undisturbed run"
         if not outcome.wrong:
             shutil.rmtree(folder)
-            if not run.struck and cell.for_s is None:
-                outcome.wrong = "a run was over before its first fault: give a longer one, or a smaller --every"
+            quiet = 0 if run.struck else quiet + 1
+            if quiet == QUIET_RUNS and cell.for_s is None:
+                outcome.wrong = f"{quiet} runs were over before their first fault: give a longer program, or a smaller --every"
     return outcome
