@@ -522,5 +522,38 @@ class Refused(unittest.TestCase):
         self.assertEqual(self.heard(), [])
 
 
+class RandomNumbers(unittest.TestCase):
+    """What is read from the generators' own memory is all of it."""
+
+    def test_each_draw_is_seen_and_put_back(self):
+        sys.path.insert(0, str(SOURCE / "worker_lib/python"))
+        import torch
+        from ddprun.worker_state import Generators
+        generators = Generators(None)
+        import numpy as np
+        np.random.seed(3)  # NumPy loads its generator here, after join()
+        self.assertIsNotNone(generators._torch_at, "PyTorch's generator is not where it is expected: a step costs more")
+
+        def draws():
+            return [torch.rand(7), torch.randn(1), torch.randn(1, dtype=torch.float64), torch.randn(20), torch.get_rng_state(),
+                    random.random(), random.gauss(0, 1), float(np.random.randn()), np.random.rand(3).tolist()]
+
+        of_torch = [lambda: torch.rand(5), lambda: torch.randn(3), lambda: torch.randn(100), lambda: torch.randperm(700),
+                    lambda: torch.randn(3, dtype=torch.float64), lambda: torch.normal(0.0, 1.0, (1,)),
+                    lambda: torch.distributions.Normal(0.0, 1.0).sample(), lambda: torch.manual_seed(5)]
+        others = [random.random, lambda: random.gauss(0, 1), lambda: random.sample(range(900), 700), lambda: np.random.rand(2),
+                  lambda: np.random.randn(), lambda: np.random.permutation(900)]
+        for draw in of_torch + others:
+            before = generators.now()
+            draw()
+            after = generators.now()
+            for place, is_drawn_from in enumerate((draw in of_torch, draw in others)):
+                self.assertEqual(before[place] != after[place], is_drawn_from, (draw, place))
+            expected = draws()
+            generators.restore(after)
+            for was, now in zip(expected, draws()):
+                self.assertTrue(torch.equal(was, now) if isinstance(was, torch.Tensor) else was == now, draw)
+
+
 if __name__ == "__main__":
     unittest.main(verbosity=2)

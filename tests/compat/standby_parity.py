@@ -3,8 +3,8 @@ output and traceback.
 
     python standby_parity.py [CASE…]
 
-Those that end as others do follow each other in one process. With DDPRUN_TEST_FULL=1 each has one of its own, and there are
-two processes of each kind in a case, each of which imports PyTorch, instead of one.
+Those after which a process can go on are together in one. With DDPRUN_TEST_FULL=1 each has one of its own, and there are two
+processes of each kind in a case, each of which imports PyTorch, instead of one.
 """
 
 import ctypes
@@ -23,14 +23,17 @@ import zygote_test  # noqa: E402
 MODULES = ("torch", "torch._dynamo", "torch.distributed", "torch.nn.parallel", "torch.utils.data")
 NOT_CASES = {"square"}
 FULL = bool(os.environ.get("DDPRUN_TEST_FULL"))
-TOGETHER = ("pickles", "step", "parallel_region", "group", "compiled", "random_numbers", "profiled", "modules")
+# The last one of each ends its process.
+TOGETHER = (("loader", "processes", "pickles", "step", "parallel_region", "group", "compiled", "random_numbers", "profiled",
+             "modules", "late_thread", "exit_handlers"), ("traced", "raises"))
 # What differs between any two runs: addresses, times, process ids.
 DIFFERS = re.compile(r"0x[0-9a-f]+|\d+\.\d+ seconds|\b\d+\.\d{3}\b|pid \d+")
 
 
 def cases():
     names = [name for name, each in vars(standby_cases).items() if inspect.isfunction(each) and name not in NOT_CASES]
-    return names if FULL else [",".join(TOGETHER), *(name for name in names if name not in TOGETHER)]
+    together = {name for each in TOGETHER for name in each}
+    return names if FULL else [*map(",".join, TOGETHER), *(name for name in names if name not in together)]
 
 
 def plain(outcome):

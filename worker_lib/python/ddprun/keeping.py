@@ -16,6 +16,8 @@ import hashlib
 import io
 import itertools
 import json
+import math
+import operator
 import os
 import pickle
 import sys
@@ -40,10 +42,8 @@ Kept.__doc__ = """What ddprun.kept() found; `state` and `shared` as they were gi
 
 # ---- a state, taken apart
 
-class _Place(int):
-    """Where a tensor was: its number."""
-
-    __slots__ = ()
+class _At:
+    """(_At, number): where a tensor was, the number of those before it. Of the types that pickle in C."""
 
 
 class _HasTensors(Exception):
@@ -59,77 +59,118 @@ class _Pickler(pickle.Pickler):
         return NotImplemented
 
 
-class _Parts:
-    """The tensors of a state, and the rest."""
+def _take_apart(state):
+    """(the state with a place where each tensor was, the tensors in the order of their places). What is of another kind
+    stays where it is, and torch.save() finds its tensors."""
+    tensors = []
+    add = tensors.append
 
-    def __init__(self, state):
-        self.tensors, self.table = [], []  # of each: type of its elements, shape, is it a Parameter, has it gradients
-        self._known = {}
-        self._rest = self._take(state)
-        self.sizes = _sizes(self.table)
-        self.offsets, self.size = _offsets(self.sizes)
-
-    def structure(self):
-        file = io.BytesIO()
-        try:
-            _Pickler(file, pickle.HIGHEST_PROTOCOL).dump((self._rest, self.table))
-        except _HasTensors:
-            file = io.BytesIO()
-            torch.save((self._rest, self.table), file)
-        return file.getbuffer()
-
-    # What is of another kind stays in the structure, where torch.save() finds the tensors.
-    def _take(self, value):
+    def take(value):
         kind = type(value)
         if kind is torch.Tensor or kind is torch.nn.Parameter:
-            return self._take_tensor(value) if _is_plain(value) else value
+            if value.layout is not torch.strided or not (value.is_cpu or value.is_cuda) or (
+                    value.is_quantized or value.is_conj() or value.is_neg()):
+                return value
+            add(value)
+            return _At, len(tensors) - 1
         if kind is dict:
-            return {key: self._take(each) for key, each in value.items()}
+            return {key: take(each) for key, each in value.items()}
         if kind is collections.OrderedDict:
-            taken = collections.OrderedDict((key, self._take(each)) for key, each in value.items())
+            taken = collections.OrderedDict((key, take(each)) for key, each in value.items())
             taken.__dict__.update(value.__dict__)  # a module's state_dict() has metadata there
             return taken
         if kind is list or kind is tuple:
-            return kind(map(self._take, value))
+            return kind(map(take, value))
         return value
 
-    def _take_tensor(self, tensor):
-        about = tensor.dtype, tuple(tensor.shape), type(tensor) is torch.nn.Parameter, tensor.requires_grad
-        key = tensor.data_ptr(), tensor.device, tensor.stride(), about
-        new = len(self.tensors)
-        number = self._known.setdefault(key, new) if key[0] else new  # an empty one has no memory
-        if number == new:
-            self.tensors.append(tensor)
-            self.table.append(about)
-        return _Place(number)
+    return take(state), tensors
 
-    def pieces(self, begin, end):
-        """Lists of numbers, address and size in turn, of the tensors' bytes from `begin` to `end`; address 0: zeroes. A list is
-        valid until the next one."""
-        found, at, held, held_bytes = [], begin, [], 0
-        for tensor, offset, size in zip(self.tensors, self.offsets, self.sizes):
+
+class _Layout:
+    """Where the bytes of tensors lie: each once, however often it is in the state."""
+
+    # Two tensors of which all are the same are one.
+    _COLUMNS = (torch.Tensor.data_ptr, torch.Tensor.stride, operator.attrgetter("is_cpu"), operator.attrgetter("dtype"),
+                operator.attrgetter("shape"), type, operator.attrgetter("requires_grad"))
+
+    def __init__(self, tensors):
+        self._columns = [list(map(column, tensors)) for column in self._COLUMNS]
+        known, kept, self.numbers = {}, [], []  # numbers: of each tensor, the line of the table
+        for at, about in enumerate(zip(*self._columns)):
+            new = len(kept)
+            number = known.setdefault(about, new) if about[0] else new  # an empty one has no memory
+            if number == new:
+                kept.append(at)
+            self.numbers.append(number)
+        # Of each: type of its elements, shape, is it a Parameter, has it gradients.
+        self.table = [(tensors[at].dtype, tuple(tensors[at].shape), type(tensors[at]) is torch.nn.Parameter,
+                       tensors[at].requires_grad) for at in kept]
+        self.sum = int.from_bytes(hashlib.blake2b(repr(self.table).encode(), digest_size=8).digest(), "little")
+        self.sizes = _sizes(self.table)
+        self.offsets, self.size = _offsets(self.sizes)
+        self._kept = kept
+        self._is_direct = all(tensors[at].is_cpu and tensors[at].is_contiguous() for at in kept)
+        self._direct = {}  # the piece of some share, if all tensors are copied from where they are
+
+    def is_of(self, tensors):
+        """Of these, and at the same addresses. Compared in C, without a list of what each has."""
+        return len(tensors) == len(self.numbers) and all(
+            all(map(operator.eq, map(column, tensors), before)) for column, before in zip(self._COLUMNS, self._columns))
+
+    def pieces(self, tensors, begin, end):
+        """Arrays of address and size in turn, of the tensors' bytes from `begin` to `end`; address 0: zeroes. An array is valid
+        until the next one."""
+        if not self._is_direct:
+            yield from self._find_pieces(tensors, begin, end)
+            return
+        if (begin, end) not in self._direct:
+            self._direct = {(begin, end): list(self._find_pieces(tensors, begin, end))}
+        yield from self._direct[begin, end]
+
+    def _find_pieces(self, tensors, begin, end):
+        found, at, held, held_bytes = array.array("Q"), begin, [], 0
+        for number, offset, size in zip(self._kept, self.offsets, self.sizes):
             first, last = max(offset, begin), min(offset + size, end)
             if first >= last:
                 continue
+            tensor = tensors[number]
             if not tensor.is_cpu or not tensor.is_contiguous():
                 tensor = tensor.detach().cpu().contiguous()
                 held.append(tensor)
                 held_bytes += tensor.nbytes
             if at < first:
-                found += 0, first - at
-            found += tensor.data_ptr() + first - offset, last - first
+                found.extend((0, first - at))
+            found.extend((tensor.data_ptr() + first - offset, last - first))
             at = last
             if held_bytes > _HELD_BYTES:
                 yield found
-                found, held, held_bytes = [], [], 0
+                found, held, held_bytes = array.array("Q"), [], 0
         if at < end:
-            found += 0, end - at
+            found.extend((0, end - at))
         yield found
 
 
-def _is_plain(tensor):
-    return tensor.layout is torch.strided and (tensor.is_cpu or tensor.is_cuda) and not (
-        tensor.is_quantized or tensor.is_conj() or tensor.is_neg())
+class _Parts:
+    """The tensors of a state, and the rest."""
+
+    def __init__(self, state, before):
+        """`before`: the layout of this state in the last snapshot, or None."""
+        self._rest, self._tensors = _take_apart(state)
+        self.layout = before if before is not None and before.is_of(self._tensors) else _Layout(self._tensors)
+        self.size = self.layout.size
+
+    def structure(self):
+        content = self._rest, self.layout.table, self.layout.numbers
+        file = io.BytesIO()
+        try:
+            _Pickler(file, pickle.HIGHEST_PROTOCOL).dump(content)
+        except _HasTensors:
+            file = io.BytesIO()
+            torch.save(content, file)
+        return file.getbuffer()
+
+    def pieces(self, begin, end):
+        return self.layout.pieces(self._tensors, begin, end)
 
 
 def _offsets(sizes):
@@ -141,20 +182,13 @@ def _offsets(sizes):
 
 
 def _sizes(table):
-    return [dtype.itemsize * _count(shape) for dtype, shape, _, _ in table]
-
-
-def _count(shape):
-    count = 1
-    for each in shape:
-        count *= each
-    return count
+    return [dtype.itemsize * math.prod(shape) for dtype, shape, _, _ in table]
 
 
 def _put_together(value, tensors):
     kind = type(value)
-    if kind is _Place:
-        return tensors[value]
+    if kind is tuple and len(value) == 2 and value[0] is _At:
+        return tensors[value[1]]
     if kind is dict or kind is collections.OrderedDict:
         for key, each in value.items():
             value[key] = _put_together(each, tensors)
@@ -176,31 +210,36 @@ def _as_it_was(tensor, about):
     return torch.nn.Parameter(tensor, has_gradients) if is_parameter else tensor.requires_grad_(has_gradients)
 
 
+def _whole(rest, tensors, table, numbers):
+    once = list(map(_as_it_was, tensors, table))
+    return _put_together(rest, [once[number] for number in numbers])
+
+
 class _Read:
     """A state that was read: its structure and its tensors."""
 
     def __init__(self, structure, memory):
         """`memory`: a tensor of bytes, where the tensors lie."""
         self._structure = structure
-        self._rest, self._table = _load(io.BytesIO(structure))
+        self._rest, self._table, self._numbers = _load(io.BytesIO(structure))
+        self._tensors = [torch.empty(shape, dtype=dtype) for dtype, shape, *_ in self._table]
         sizes = _sizes(self._table)
-        offsets, _ = _offsets(sizes)
-        self._tensors = [torch.empty(shape, dtype=dtype) if size == 0 else
-                         memory[offset:offset + size].view(dtype).reshape(shape).clone()
-                         for (dtype, shape, *_), offset, size in zip(self._table, offsets, sizes)]
+        base = memory.data_ptr() if memory is not None else 0
+        for tensor, offset, size in zip(self._tensors, _offsets(sizes)[0], sizes):
+            ctypes.memmove(tensor.data_ptr(), base + offset, size)
 
     def state(self):
-        return _put_together(self._rest, list(map(_as_it_was, self._tensors, self._table)))
+        return _whole(self._rest, self._tensors, self._table, self._numbers)
 
     def without_large_tensors(self):
         return self._structure, {number: each for number, each in enumerate(self._tensors) if each.nbytes <= _SMALL_BYTES}
 
 
 def _of_small(structure, small):
-    rest, table = _load(io.BytesIO(structure))
+    rest, table, numbers = _load(io.BytesIO(structure))
     tensors = [small[number] if number in small else torch.zeros(about[1], dtype=about[0])
                for number, about in enumerate(table)]
-    return _put_together(rest, list(map(_as_it_was, tensors, table)))
+    return _whole(rest, tensors, table, numbers)
 
 
 # ---- the memory
@@ -261,9 +300,8 @@ class _Memory:
                           layout, own_bytes, share, self._why, _WHY_BYTES)
         return how, tuple(share)
 
-    def write(self, is_own, numbers):
-        """`numbers`: address and size in turn."""
-        pieces = array.array("Q", numbers)
+    def write(self, is_own, pieces):
+        """`pieces`: an array of address and size in turn."""
         self._write(self._handle, is_own, pieces.buffer_info()[0], len(pieces) // 2)
 
     def finish(self, text):
@@ -366,7 +404,7 @@ class _Keeper:
         self._is_off = False
         self._last = None  # step
         self._laid_out = None  # for which data and own part this process has laid the memory out
-        self._table, self._layout = None, 0
+        self._own, self._shared = None, None  # layouts of the last snapshot
 
     # ---- keep
 
@@ -380,13 +418,16 @@ class _Keeper:
             self._memory.find()
             self._memory.forget_after(self._place, step - 1)
         self._last = step
-        self._write(step, None if state is None else _Parts(state), None if shared is None else _Parts(shared))
+        own = None if state is None else _Parts(state, self._own)
+        shared = None if shared is None else _Parts(shared, self._shared)
+        self._own, self._shared = own and own.layout, shared and shared.layout
+        self._write(step, own, shared)
 
     def _write(self, step, own, shared):
         memory = self._memory
         structure = bytearray() if own is None else _padded(own.structure())
         own_bytes = len(structure) + (own.size if own else 0)
-        data_bytes, layout = (shared.size, self._layout_of(shared)) if shared else (0, 0)
+        data_bytes, layout = (shared.size, shared.layout.sum) if shared else (0, 0)
         how, (begin, end) = memory.begin(self._place, step, data_bytes, layout, own_bytes)
         if how == _REFUSED:
             return self._turn_off(memory.why(), self._place.local_rank == 0)
@@ -398,17 +439,11 @@ class _Keeper:
             for pieces in shared.pieces(begin, end):
                 memory.write(False, pieces)
         if own:
-            memory.write(True, (_address(structure), len(structure)))
+            memory.write(True, array.array("Q", (_address(structure), len(structure))))
             for pieces in own.pieces(0, own.size):
                 memory.write(True, pieces)
         text = bytearray(shared.structure()) if shared and self._place.local_rank == 0 else b""
         memory.finish(text)
-
-    def _layout_of(self, parts):
-        if self._table != parts.table:
-            self._table = parts.table
-            self._layout = int.from_bytes(hashlib.blake2b(repr(parts.table).encode(), digest_size=8).digest(), "little")
-        return self._layout
 
     def _turn_off(self, why, says):
         self._is_off = True

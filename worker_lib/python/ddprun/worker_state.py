@@ -2,6 +2,7 @@
 ddprun.replace, which keeps the former in the rank's mirror and gives the latter to a rank that lacks it."""
 
 import ctypes
+import importlib
 import marshal
 import pickle
 import random
@@ -13,6 +14,7 @@ import torch.distributed as dist
 
 _LENGTHS = struct.Struct("=QQ")  # of the generators of Python and NumPy, of the rest
 _MERSENNE_BYTES = 2500
+_TORCH_BYTES = 2544
 _PIECE_BYTES = 25 << 20  # of what a broadcast copies
 
 
@@ -35,16 +37,25 @@ class Generators:
     def __init__(self, gpu):
         self._of_gpu = torch.cuda.default_generators[gpu.index] if gpu is not None else None
         self._torch = torch.default_generator
-        self.torch_bytes = self._torch.get_state().numel()
-        self._looks_at_torch = _torch_memory(self._torch)
+        self._torch_at = _place_of_torch(self._torch)  # None: it is not where it is expected
+        self.torch_bytes = self._torch.get_state().numel() if self._torch_at is None else _TORCH_BYTES
+        self._looks_at_torch = []
+        if self._torch_at is not None:  # the place in the block, and what follows the words
+            self._looks_at_torch = [_look(self._torch_at), _look(self._torch_at + _TORCH_BYTES - 28, 28)]
         self._looks_at_python = _python_memory()
-        self._numpy, self._looks_at_numpy = _numpy_memory()
+        self._numpy, self._looks_at_numpy = None, []
         self._seen_of_torch = self._seen_of_others = None
-        self._must_ask = not self._looks_at_python or self._numpy is not None and not self._looks_at_numpy
+        self._must_ask = not self._looks_at_python
         self._has_gauss = False  # NumPy has a number left over, whose use does not show
         self._now = b"", b""
 
+    def _find_numpy(self):
+        self._numpy, self._looks_at_numpy = _numpy_memory()
+        self._must_ask = self._must_ask or not self._looks_at_numpy
+
     def _of_torch(self):
+        if self._torch_at is not None:
+            return ctypes.string_at(self._torch_at, _TORCH_BYTES)  # get_state() takes ten times as long, and gives twice as much
         state = self._torch.get_state()
         return ctypes.string_at(state.data_ptr(), self.torch_bytes)
 
@@ -58,6 +69,8 @@ class Generators:
 
     def now(self):
         """(PyTorch's, the others), as bytes; the same object as long as nobody draws."""
+        if self._numpy is None and "numpy.random" in sys.modules:  # it is loaded when it is used first
+            self._find_numpy()
         of_torch = [bytes(each) for each in self._looks_at_torch]
         of_others = [bytes(each) for each in self._looks_at_python]
         of_others.append(random._inst.gauss_next)
@@ -76,7 +89,10 @@ class Generators:
 
     def restore(self, state):
         of_torch, others = state
-        self._torch.set_state(torch.frombuffer(bytearray(of_torch), dtype=torch.uint8))
+        if self._torch_at is not None:
+            ctypes.memmove(self._torch_at, of_torch, _TORCH_BYTES)
+        else:
+            self._torch.set_state(torch.frombuffer(bytearray(of_torch), dtype=torch.uint8))
         if self.now()[1] == others:
             return
         of_python, of_numpy, of_gpu = pickle.loads(others)
@@ -84,7 +100,7 @@ class Generators:
         if of_gpu:
             self._of_gpu.set_state(torch.frombuffer(bytearray(of_gpu), dtype=torch.uint8))
         if of_numpy is not None:
-            sys.modules["numpy.random"].set_state(of_numpy)
+            importlib.import_module("numpy.random").set_state(of_numpy)
 
 
 _LOOK_BYTES = 64
@@ -94,17 +110,16 @@ def _look(address, size=_LOOK_BYTES):
     return (ctypes.c_char * size).from_address(address)
 
 
-def _torch_memory(generator):
-    """Views of what tells that PyTorch's generator was drawn from; none: it is not where it is expected."""
-    # As get_state() has them: seed, left, seeded, next, 624 words of 64 bits. In the generator itself the words have 32, and
-    # two numbers of a normal distribution that are left over follow them.
+def _place_of_torch(generator):
+    """The address of PyTorch's generator in memory: seed, left, seeded, next, 624 words of 32 bits, and two numbers of a normal
+    distribution that are left over. None: it is not where it is expected."""
     address = getattr(generator, "_cdata", None)
-    try:
+    try:  # get_state() has the same, with words of 64 bits
         words = struct.pack("=624I", *struct.unpack_from("=624Q", generator.get_state().numpy().tobytes(), 24))
     except struct.error:
-        return []
+        return None
     found = ctypes.string_at(address, 2688).find(words) if address else -1
-    return [_look(address + found - 20), _look(address + found + len(words), 28)] if found >= 20 else []
+    return address + found - 20 if found >= 20 else None
 
 
 def _python_memory():
@@ -118,10 +133,8 @@ def _python_memory():
 
 
 def _numpy_memory():
-    """NumPy's module of random numbers, None where there is none, and a view: its generator has the place at the end."""
-    module = sys.modules.get("numpy.random")
-    if module is None:
-        return None, []
+    """NumPy's module of random numbers and a view: its generator has the place at the end."""
+    module = sys.modules["numpy.random"]
     try:
         generator = module.mtrand._rand._bit_generator
         if type(generator).__name__ != "MT19937":
