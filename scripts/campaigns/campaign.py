@@ -9,6 +9,8 @@ from campaigns import growth
 from campaigns.faults import draw
 from campaigns.job import Run, Stuck
 
+# Runs in a row that were over before their first fault: the program is too short for the time between faults. One may be so by
+# chance.
 QUIET_RUNS = 3
 
 
@@ -76,7 +78,7 @@ def disturb(site, cell, seed, base, limit_s, say, known):
     say(f"  undisturbed: {wall_s:.1f} s, {expected[0]}, {len(expected[1])} bytes")
     faults = draw(seed, cell.kinds, cell.every_s)
     run = None  # the last one
-    quiet = 0  # runs in a row without a fault: one may be over before its first by chance
+    quiet = 0  # runs in a row without a fault
     while not outcome.wrong and len(outcome.struck) < cell.faults and not (run and run.time_is_over):
         folder = base / f"run{outcome.runs}"
         for_s = None if cell.for_s is None else cell.for_s - outcome.disturbed_s

@@ -286,7 +286,7 @@ class Run:
         return ask(self.site.ddpctl, agent, self.world.environment(node.number))
 
     def _continue(self, pid):
-        # "t": a debugger of the report about the hang is at work on it, and lets it go on as it was told meanwhile.
+        # "t": the agent reports a hang, and its debugger is attached to the worker, which goes on once it is detached.
         if state(pid) in (["T"], ["t"]) and f"{MARK}={self.mark}" in environment_of(pid):
             os.kill(pid, signal.SIGCONT)
 

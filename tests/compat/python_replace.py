@@ -531,7 +531,7 @@ class RandomNumbers(unittest.TestCase):
         from ddprun.worker_state import Generators
         generators = Generators(None)
         import numpy as np
-        np.random.seed(3)  # NumPy loads its generator here, after join()
+        np.random.seed(3)  # NumPy loads its generator here, after join() has looked for it
         self.assertIsNotNone(generators._torch_at, "PyTorch's generator is not where it is expected: a step costs more")
 
         def draws():

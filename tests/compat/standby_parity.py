@@ -3,8 +3,8 @@ output and traceback.
 
     python standby_parity.py [CASE…]
 
-Those after which a process can go on are together in one. With DDPRUN_TEST_FULL=1 each has one of its own, and there are two
-processes of each kind in a case, each of which imports PyTorch, instead of one.
+Most of them follow each other in one process, up to one that ends it. With DDPRUN_TEST_FULL=1 each case has a process of its
+own, and starts two processes of each kind, each of which imports PyTorch, instead of one.
 """
 
 import ctypes

@@ -89,7 +89,7 @@ def _take_apart(state):
 class _Layout:
     """Where the bytes of tensors lie: each once, however often it is in the state."""
 
-    # Two tensors of which all are the same are one.
+    # What tells tensors apart: two that agree in all of it are one.
     _COLUMNS = (torch.Tensor.data_ptr, torch.Tensor.stride, operator.attrgetter("is_cpu"), operator.attrgetter("dtype"),
                 operator.attrgetter("shape"), type, operator.attrgetter("requires_grad"))
 
@@ -110,7 +110,7 @@ class _Layout:
         self.offsets, self.size = _offsets(self.sizes)
         self._kept = kept
         self._is_direct = all(tensors[at].is_cpu and tensors[at].is_contiguous() for at in kept)
-        self._direct = {}  # the piece of some share, if all tensors are copied from where they are
+        self._direct = {}  # the pieces of the last share, if all tensors are copied from where they are
 
     def is_of(self, tensors):
         """Of these, and at the same addresses. Compared in C, without a list of what each has."""
@@ -157,7 +157,10 @@ class _Parts:
         """`before`: the layout of this state in the last snapshot, or None."""
         self._rest, self._tensors = _take_apart(state)
         self.layout = before if before is not None and before.is_of(self._tensors) else _Layout(self._tensors)
-        self.size = self.layout.size
+
+    @property
+    def size(self):
+        return self.layout.size
 
     def structure(self):
         content = self._rest, self.layout.table, self.layout.numbers

@@ -14,7 +14,10 @@ import torch.distributed as dist
 
 _LENGTHS = struct.Struct("=QQ")  # of the generators of Python and NumPy, of the rest
 _MERSENNE_BYTES = 2500
-_TORCH_BYTES = 2544
+# PyTorch's generator in memory: seed, left, seeded, next, 624 words of 32 bits, two numbers of a normal distribution that are
+# left over.
+_TORCH_BEFORE_WORDS, _TORCH_AFTER_WORDS = 20, 28
+_TORCH_BYTES = _TORCH_BEFORE_WORDS + 624 * 4 + _TORCH_AFTER_WORDS
 _PIECE_BYTES = 25 << 20  # of what a broadcast copies
 
 
@@ -41,7 +44,8 @@ class Generators:
         self.torch_bytes = self._torch.get_state().numel() if self._torch_at is None else _TORCH_BYTES
         self._looks_at_torch = []
         if self._torch_at is not None:  # the place in the block, and what follows the words
-            self._looks_at_torch = [_look(self._torch_at), _look(self._torch_at + _TORCH_BYTES - 28, 28)]
+            after_words = self._torch_at + _TORCH_BYTES - _TORCH_AFTER_WORDS
+            self._looks_at_torch = [_look(self._torch_at), _look(after_words, _TORCH_AFTER_WORDS)]
         self._looks_at_python = _python_memory()
         self._numpy, self._looks_at_numpy = None, []
         self._seen_of_torch = self._seen_of_others = None
@@ -55,7 +59,8 @@ class Generators:
 
     def _of_torch(self):
         if self._torch_at is not None:
-            return ctypes.string_at(self._torch_at, _TORCH_BYTES)  # get_state() takes ten times as long, and gives twice as much
+            # get_state() takes four times as long, and gives twice as many bytes.
+            return ctypes.string_at(self._torch_at, _TORCH_BYTES)
         state = self._torch.get_state()
         return ctypes.string_at(state.data_ptr(), self.torch_bytes)
 
@@ -111,15 +116,14 @@ def _look(address, size=_LOOK_BYTES):
 
 
 def _place_of_torch(generator):
-    """The address of PyTorch's generator in memory: seed, left, seeded, next, 624 words of 32 bits, and two numbers of a normal
-    distribution that are left over. None: it is not where it is expected."""
+    """The address of the generator's _TORCH_BYTES. None: they are not where they are expected."""
     address = getattr(generator, "_cdata", None)
     try:  # get_state() has the same, with words of 64 bits
         words = struct.pack("=624I", *struct.unpack_from("=624Q", generator.get_state().numpy().tobytes(), 24))
     except struct.error:
         return None
     found = ctypes.string_at(address, 2688).find(words) if address else -1
-    return address + found - 20 if found >= 20 else None
+    return address + found - _TORCH_BEFORE_WORDS if found >= _TORCH_BEFORE_WORDS else None
 
 
 def _python_memory():
