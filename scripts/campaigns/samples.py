@@ -1,6 +1,7 @@
 """Whether each sample was used exactly once in each epoch. A rank writes a line before each step that it begins, to
-FOLDER/….rank<N>: "<step> <epoch> <world size> <consumed before> <sample> …". A step that is made again has the same samples
-again; that no step counts twice is what the equal bytes of the result say."""
+FOLDER/….rank<N>: "<step> <epoch> <world size> <consumed before> <sample> … .". A step that is made again has the same samples
+again; that no step counts twice is what the equal bytes of the result say. A line without its point is of a process that was
+killed while it wrote it, before the step: the kernel gives up such a write where a page ends."""
 
 import collections
 import pathlib
@@ -8,8 +9,10 @@ import pathlib
 
 def _parts(file):
     for line in file.read_text().splitlines():
-        step, epoch, world, _, *samples = map(int, line.split())
-        yield step, epoch, world, samples
+        *numbers, end = line.split() or [""]
+        if end == ".":
+            step, epoch, world, _, *samples = map(int, numbers)
+            yield step, epoch, world, samples
 
 
 def what_is_wrong(folder, epochs, count):

@@ -64,7 +64,7 @@ def main():
                 # The number is counted from what the optimizer has, which a process that takes a rank's place has, too.
                 step = steps_of(optimizer)
                 line = [step + 1, epoch, world, step % per_epoch * BATCH * world, *indices.tolist()]
-                os.write(used, (" ".join(map(str, line)) + "\n").encode())
+                os.write(used, ("\n" + " ".join(map(str, line)) + " .").encode())
                 optimizer.zero_grad()
                 nn.functional.cross_entropy(model(inputs), targets).backward()
                 optimizer.step()

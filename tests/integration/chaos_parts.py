@@ -15,15 +15,15 @@ from campaigns.campaign import in_order  # noqa: E402
 from campaigns.faults import KINDS, draw  # noqa: E402
 
 # Of two ranks, two epochs with four samples each, a step of one sample of each rank.
-RANK0 = ["1 0 2 0 0", "2 0 2 2 2", "3 1 2 0 1", "4 1 2 2 3"]
-RANK1 = ["1 0 2 0 1", "2 0 2 2 3", "3 1 2 0 0", "4 1 2 2 2"]
+RANK0 = ["1 0 2 0 0 .", "2 0 2 2 2 .", "3 1 2 0 1 .", "4 1 2 2 3 ."]
+RANK1 = ["1 0 2 0 1 .", "2 0 2 2 3 .", "3 1 2 0 0 .", "4 1 2 2 2 ."]
 
 
 class Samples(unittest.TestCase):
     def wrong(self, rank0, rank1):
         with tempfile.TemporaryDirectory() as folder:
             for rank, lines in enumerate((rank0, rank1)):
-                (pathlib.Path(folder) / f"of.rank{rank}").write_text("".join(line + "\n" for line in lines))
+                (pathlib.Path(folder) / f"of.rank{rank}").write_text("".join(f"\n{line}" for line in lines))
             return samples.what_is_wrong(folder, epochs=2, count=4)
 
     def test_each_once_is_right(self):
@@ -36,16 +36,19 @@ class Samples(unittest.TestCase):
         self.assertIn("not used exactly once in epoch 1: 2, 0 times", self.wrong(RANK0[:3], RANK1[:3]))
 
     def test_a_sample_that_is_used_twice_is_found(self):
-        self.assertIn("epoch 0: 1, 2 times", self.wrong([RANK0[0], "2 0 2 2 1", *RANK0[2:]], RANK1))
+        self.assertIn("epoch 0: 1, 2 times", self.wrong([RANK0[0], "2 0 2 2 1 .", *RANK0[2:]], RANK1))
 
     def test_other_samples_in_a_step_that_is_made_again_are_found(self):
-        self.assertIn("step 2 of rank 0", self.wrong([*RANK0[:2], "2 0 2 2 0", *RANK0[2:]], RANK1))
+        self.assertIn("step 2 of rank 0", self.wrong([*RANK0[:2], "2 0 2 2 0 .", *RANK0[2:]], RANK1))
 
     def test_a_step_without_one_rank_is_found(self):
         self.assertIn("step 2 was made without rank 1", self.wrong(RANK0, [RANK1[0], *RANK1[2:]]))
 
+    def test_a_line_that_was_not_finished_is_none(self):
+        self.assertIsNone(self.wrong([*RANK0[:2], "3 1", *RANK0[2:]], [*RANK1, "5 2 2"]))
+
     def test_an_epoch_too_many_is_found(self):
-        self.assertIn("epoch 2", self.wrong([*RANK0, "5 2 2 0 0"], [*RANK1, "5 2 2 0 1"]))
+        self.assertIn("epoch 2", self.wrong([*RANK0, "5 2 2 0 0 ."], [*RANK1, "5 2 2 0 1 ."]))
 
 
 class Growth(unittest.TestCase):

@@ -143,7 +143,8 @@ struct StepSamples {
 std::map<int, StepSamples> steps_in(const std::string& file) {
   std::map<int, StepSamples> steps;
   std::istringstream lines(read_file(file));
-  for (std::string line; std::getline(lines, line) && !lines.eof();) {
+  for (std::string line; std::getline(lines, line);) {
+    if (!line.ends_with(" .")) continue;
     std::istringstream numbers(line);
     int step = 0;
     StepSamples made;

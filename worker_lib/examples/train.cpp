@@ -86,7 +86,8 @@ double test_accuracy(Net& model, const FashionMnist& test, ddprun::Context& cont
 }
 
 // What this rank did in each step, for tests: its loss, all bits of it ("<step> <float as hex>"), or
-// its samples ("<step> <epoch> <world size> <consumed before> <sample> …").
+// its samples ("<step> <epoch> <world size> <consumed before> <sample> … ."; a line without the point
+// is of a process that was killed while it wrote it).
 class StepFile {
  public:
   StepFile(const std::string& path, int rank) {
@@ -103,11 +104,11 @@ class StepFile {
   void add_samples(const ddprun::TrainingPosition& before, int world_size,
                    const std::vector<std::size_t>& samples) {
     if (!file_) return;
-    std::fprintf(file_.get(), "%lld %lld %d %lld", static_cast<long long>(before.step + 1),
+    std::fprintf(file_.get(), "\n%lld %lld %d %lld", static_cast<long long>(before.step + 1),
                  static_cast<long long>(before.epoch), world_size,
                  static_cast<long long>(before.consumed));
     for (const std::size_t sample : samples) std::fprintf(file_.get(), " %zu", sample);
-    std::fprintf(file_.get(), "\n");
+    std::fprintf(file_.get(), " .");
     std::fflush(file_.get());
   }
 
