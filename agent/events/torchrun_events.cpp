@@ -9,7 +9,7 @@ namespace {
 
 namespace json = boost::json;
 
-constexpr std::size_t kTextBytesMax = 64 * 1024;
+constexpr std::size_t kTextBytesMax = std::size_t{64} * 1024;
 
 json::value text(std::string_view bytes) { return json_text(bytes, kTextBytesMax); }
 

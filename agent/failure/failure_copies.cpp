@@ -19,7 +19,7 @@ namespace {
 namespace json = boost::json;
 
 constexpr std::size_t kTerminationMessageBytesMax = 4096;
-constexpr std::size_t kTextBytesMax = 64 * 1024;
+constexpr std::size_t kTextBytesMax = std::size_t{64} * 1024;
 
 // As torchrun: Python's returncode.
 int error_code_of(const rdzv::JobOutcome& outcome) {

@@ -22,8 +22,8 @@ constexpr auto kTick = 1s;                          // so that the first report 
 constexpr auto kInterval = 5s;                      // as Trainer requires
 constexpr std::chrono::seconds kIntervalMax = 60s;  // while reports fail
 constexpr std::chrono::milliseconds kTimeLimit = 5s;
-constexpr std::size_t kTokenFileBytesMax = 64 * 1024;
-constexpr std::size_t kReplyBytesMax = 64 * 1024;
+constexpr std::size_t kTokenFileBytesMax = std::size_t{64} * 1024;
+constexpr std::size_t kReplyBytesMax = std::size_t{64} * 1024;
 constexpr std::size_t kQuotedBytesMax = 200;
 
 // The message of a Kubernetes Status object, which errors usually are.

@@ -13,7 +13,7 @@ namespace {
 
 namespace json = boost::json;
 
-constexpr std::size_t kTokenBytesMax = 16 * 1024;
+constexpr std::size_t kTokenBytesMax = std::size_t{16} * 1024;
 // The field of the API has 32 bits.
 constexpr double kSecondsMax = std::numeric_limits<std::int32_t>::max();
 

@@ -21,7 +21,7 @@
 namespace ddprun::agent {
 namespace {
 
-constexpr std::size_t kSliceBytes = 64 * 1024;
+constexpr std::size_t kSliceBytes = std::size_t{64} * 1024;
 constexpr std::chrono::seconds kClosePatience{1};
 
 // The bytes for one write(2): whole lines up to `limit`, or one longer line. Writes of up to

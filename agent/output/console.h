@@ -28,8 +28,8 @@ class Console {
   struct Options {
     int stdout_fd = 1;
     int stderr_fd = 2;
-    std::size_t queue_bytes = 1024 * 1024;  // for each stream
-    TerminalLook look = {};                 // for streams that are terminals
+    std::size_t queue_bytes = std::size_t{1024} * 1024;  // for each stream
+    TerminalLook look = {};                              // for streams that are terminals
   };
 
   Console(boost::asio::any_io_executor executor, Options options);
@@ -71,7 +71,7 @@ class Console {
   bool flush(std::chrono::steady_clock::time_point deadline);
 
  private:
-  static constexpr std::size_t kReserveBytes = 64 * 1024;
+  static constexpr std::size_t kReserveBytes = std::size_t{64} * 1024;
 
   static std::size_t index(Stream stream) { return static_cast<std::size_t>(stream); }
   void await_written(std::size_t turn, std::function<void()> done);

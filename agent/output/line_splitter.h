@@ -13,7 +13,7 @@ namespace ddprun::agent {
 class LineSplitter {
  public:
   // A longer line is cut, because a line is kept in memory until it is complete.
-  static constexpr std::size_t kLineBytesMax = 1024 * 1024;
+  static constexpr std::size_t kLineBytesMax = std::size_t{1024} * 1024;
 
   // Calls on_line(std::string_view) for each line that `bytes` completes, without its end.
   template <typename OnLine>

@@ -10,7 +10,7 @@
 namespace ddprun::agent {
 namespace {
 
-constexpr std::size_t kQueueBytes = 128 * 1024;  // for each file
+constexpr std::size_t kQueueBytes = std::size_t{128} * 1024;  // for each file
 
 }  // namespace
 

@@ -55,7 +55,7 @@ class Tail {
   }
 
  private:
-  static constexpr std::size_t kBytesMin = 16 * 1024;
+  static constexpr std::size_t kBytesMin = std::size_t{16} * 1024;
 
   static std::string_view as_shown(std::string_view line) {
     while (!line.empty() && line.back() == '\r') line.remove_suffix(1);

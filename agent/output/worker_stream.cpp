@@ -10,11 +10,11 @@
 namespace ddprun::agent {
 namespace {
 
-constexpr std::size_t kReadBytes = 64 * 1024;
+constexpr std::size_t kReadBytes = std::size_t{64} * 1024;
 // Smaller, because with prefixes the text can be many times as large as the bytes read.
-constexpr std::size_t kReadBytesOfLines = 16 * 1024;
-constexpr std::size_t kReadBytesAtEnd = 1024 * 1024;
-constexpr std::size_t kHeldBytesMax = 64 * 1024;
+constexpr std::size_t kReadBytesOfLines = std::size_t{16} * 1024;
+constexpr std::size_t kReadBytesAtEnd = std::size_t{1024} * 1024;
+constexpr std::size_t kHeldBytesMax = std::size_t{64} * 1024;
 // Enough for a program that writes a line in pieces (std::cerr does), and no visible delay of a
 // prompt.
 constexpr std::chrono::milliseconds kHold{10};

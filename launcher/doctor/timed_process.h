@@ -33,7 +33,7 @@ class TimedProcess {
   // Its stdout and stderr, at most the last `kOutputMax` bytes. `argv[0]` is a path.
   static Result<TimedProcess> command(const std::vector<std::string>& argv,
                                       const Environment& environment);
-  static constexpr std::size_t kOutputMax = 16 * 1024;
+  static constexpr std::size_t kOutputMax = std::size_t{16} * 1024;
 
   TimedProcess(TimedProcess&& other) noexcept;
   TimedProcess& operator=(TimedProcess&&) = delete;

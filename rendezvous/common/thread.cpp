@@ -11,7 +11,7 @@ namespace {
 
 // Address space only: a page is allocated when it is first touched. There must be room for the
 // thread-local storage of any program that links this, and for sanitizers.
-constexpr std::size_t kStackBytes = 1024 * 1024;
+constexpr std::size_t kStackBytes = std::size_t{1024} * 1024;
 
 struct Start {
   const char* name;

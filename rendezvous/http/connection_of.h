@@ -149,7 +149,7 @@ class ConnectionOf : public HttpConnection,
  private:
   using tcp = boost::asio::ip::tcp;
 
-  static constexpr std::uint32_t kMaxHeadBytes = 16 * 1024;
+  static constexpr std::uint32_t kMaxHeadBytes = 16'384;
   static constexpr std::size_t kBufferBytes = std::size_t{64} * 1024;
   static constexpr std::size_t kChunkBytes = std::size_t{16} * 1024;
 

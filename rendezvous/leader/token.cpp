@@ -19,7 +19,7 @@
 namespace ddprun::rdzv {
 namespace {
 
-constexpr std::size_t kMaxFileBytes = 4 * 1024;
+constexpr std::size_t kMaxFileBytes = std::size_t{4} * 1024;
 constexpr mode_t kOthers = 077;
 constexpr std::string_view kWhiteSpace = " \t\r\n\v\f";
 constexpr std::string_view kCredentialOf = "ddprun agent";

@@ -15,7 +15,7 @@
 namespace ddprun::rdzv {
 namespace {
 
-constexpr std::size_t kReadBytes = 16 * 1024;
+constexpr std::size_t kReadBytes = std::size_t{16} * 1024;
 constexpr int kReadsPerTurn = 4;  // then other connections have their turn
 
 using boost::system::error_code;

@@ -365,7 +365,7 @@ Result<Opening> decode_opening(std::string_view bytes) {
 
 namespace {
 // For an idle connection, because a leader has thousands of them.
-constexpr std::size_t kMaxIdleCapacity = 4 * 1024;
+constexpr std::size_t kMaxIdleCapacity = std::size_t{4} * 1024;
 }  // namespace
 
 void FrameReader::append(std::string_view bytes) {

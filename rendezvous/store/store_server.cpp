@@ -32,13 +32,13 @@ using wire::RequestDecoder;
 
 // One buffer for all connections: nearly every request is decoded and finished in it before the
 // next read.
-constexpr std::size_t kReadBytes = 64 * 1024;
+constexpr std::size_t kReadBytes = std::size_t{64} * 1024;
 // A client that sends much gives way to the others after this many reads.
 constexpr int kReadsInARow = 4;
 constexpr int kAcceptsInARow = 64;
 constexpr int kEventsAtOnce = 64;
 // Replies to requests that came together are sent together, up to about this many bytes.
-constexpr std::size_t kSendFrom = 256 * 1024;
+constexpr std::size_t kSendFrom = std::size_t{256} * 1024;
 // Without a free descriptor, accepting is tried again after this long (and whenever a client
 // leaves).
 constexpr std::chrono::milliseconds kAcceptPause{100};

@@ -23,7 +23,7 @@ using wire::Query;
 using wire::RequestEncoder;
 using Clock = std::chrono::steady_clock;
 
-constexpr std::size_t kReadBytes = 16 * 1024;
+constexpr std::size_t kReadBytes = std::size_t{16} * 1024;
 // How long after a wait's own deadline the server may take to confirm that it is cancelled.
 constexpr std::chrono::seconds kCancelGrace{10};
 constexpr milliseconds kFirstRetry{10};

@@ -11,9 +11,9 @@
 namespace ddprun::rdzv::wire {
 namespace {
 
-constexpr std::size_t kFirstCapacity = 256 * 1024;
+constexpr std::size_t kFirstCapacity = std::size_t{256} * 1024;
 constexpr std::size_t kGrowth = 4;
-constexpr std::size_t kMostPagesAhead = 1024 * 1024;
+constexpr std::size_t kMostPagesAhead = std::size_t{1024} * 1024;
 
 // Populates all pages of a receive buffer at once: page faults one by one during recv cost more
 // than the copying. A kernel before 5.14 refuses, and the pages then fault in one by one.

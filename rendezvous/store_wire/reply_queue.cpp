@@ -9,7 +9,7 @@ namespace {
 // The sent front of the buffer is freed when it has at least this size and is half of the buffer,
 // so that the cost per byte stays constant for a client that is always a little behind. An empty
 // queue keeps no more than this.
-constexpr std::size_t kCompactFrom = 64 * 1024;
+constexpr std::size_t kCompactFrom = std::size_t{64} * 1024;
 
 }  // namespace
 

@@ -14,7 +14,7 @@ using namespace ddprun::rdzv::testing;
 namespace {
 
 constexpr std::string_view kHandshake("\x00\xce\xf7\x85\x3c", 5);
-constexpr std::size_t kMemory = 64 * 1024;  // small enough to be reached
+constexpr std::size_t kMemory = std::size_t{64} * 1024;  // small enough to be reached
 
 void require(bool holds) {
   if (!holds) std::abort();

@@ -21,7 +21,7 @@ using wire::Query;
 using wire::RequestEncoder;
 
 constexpr std::string_view kHandshake("\x00\xce\xf7\x85\x3c", 5);
-constexpr std::size_t kMiB = 1024 * 1024;
+constexpr std::size_t kMiB = std::size_t{1024} * 1024;
 // Generous: the machine may be very busy. What it excludes is a server that stops: PyTorch's legacy
 // server stands still for as long as one half-sent request does.
 constexpr std::chrono::milliseconds kSlowest{5000};
