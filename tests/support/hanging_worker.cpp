@@ -1,7 +1,7 @@
 // ddprun_hanging_worker HOW: a rank whose calls go through a backend that hangs as NCCL does: no call notices
 // that a rank is gone, and all wait until they are aborted. After a first barrier, over Gloo, every rank
-// writes "rank N waits" and makes a call that never ends, all but the last rank, which waits for a signal:
-// SIGKILL, or SIGUSR1, upon which it throws, or returns (as told by HOW).
+// makes a call that never ends, all but the last rank, which waits for a signal: SIGKILL, or SIGUSR1, upon
+// which it throws, or returns (as told by HOW). Who has come that far writes "rank N waits".
 //
 //   throws, returns   the call is an all_reduce, and throws when it is aborted
 //   backward          it is made by DistributedDataParallel in a backward pass
@@ -75,12 +75,15 @@ class HangingWork : public c10d::Work {
   bool is_quiet_;
 };
 
+void say(int rank, const char* what) { std::fprintf(stderr, "rank %d %s\n", rank, what); }
+
 class HangingBackend : public c10d::Backend {
  public:
   HangingBackend(int rank, int size, bool is_quiet) : Backend(rank, size), is_quiet_(is_quiet) {}
   const std::string getBackendName() const override { return "hanging"; }
   c10::intrusive_ptr<c10d::Work> allreduce(std::vector<at::Tensor>&,
                                            const c10d::AllreduceOptions&) override {
+    say(getRank(), "waits");
     return c10::make_intrusive<HangingWork>(aborted_, is_quiet_);
   }
   void abort() override { aborted_->open(); }
@@ -93,10 +96,6 @@ class HangingBackend : public c10d::Backend {
 void hang(c10d::ProcessGroup& group, bool is_quiet) {
   group.setBackend(c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::CUSTOM,
                    c10::make_intrusive<HangingBackend>(group.getRank(), group.getSize(), is_quiet));
-}
-
-void say(const ddprun::Context& context, const char* what) {
-  std::fprintf(stderr, "rank %d %s\n", context.rank(), what);
 }
 
 void await_signal() {
@@ -114,8 +113,8 @@ void go_on(ddprun::Context& context, const std::string& how) {
   context.barrier();
   ddprun::Group& group = how == "smaller" ? *smaller : context;
   hang(*group.process_group(), how == "quiet");
-  say(context, "waits");
   if (context.rank() == context.world_size() - 1) {
+    say(context.rank(), "waits");
     await_signal();
     if (how == "returns") return;
     throw std::runtime_error("thrown on purpose");
@@ -124,7 +123,7 @@ void go_on(ddprun::Context& context, const std::string& how) {
   if (how != "quiet") return group.all_reduce(torch::ones({3}));
   auto pending = group.all_reduce_async(torch::ones({3}));
   pending.wait();
-  say(context, "goes on with what an aborted call has left");
+  say(context.rank(), "goes on with what an aborted call has left");
 }
 
 }  // namespace
