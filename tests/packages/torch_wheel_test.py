@@ -1,7 +1,7 @@
-"""The wheel of ddprun.torch, made by scripts/package of what is built beside PROGRAMS_DIR, and the launcher's:
-installed into a fresh virtual environment, side by side and alone.
+"""The wheel of ddprun.torch, made by scripts/package of what is built beside PROGRAMS_DIR, and the launcher's, which
+wheel_test.py has made: installed into a fresh virtual environment, side by side and, with DDPRUN_TEST_FULL=1, alone.
 
-  torch_wheel_test.py SOURCE_DIR PACKAGES_DIR PROGRAMS_DIR
+  torch_wheel_test.py SOURCE_DIR PACKAGES_DIR PROGRAMS_DIR LAUNCHER_PACKAGES_DIR
 
 The Python that runs this has torch; the fresh environment sees that one's packages instead of 4.6 GB of its own.
 """
@@ -22,7 +22,7 @@ except ImportError as error:
     print(f'skipped: {error.name} is not in {sys.prefix}; scripts/setup installs it')
     sys.exit(77)
 
-source, packages, programs = (Path(each) for each in sys.argv[1:4])
+source, packages, programs, launchers = (Path(each) for each in sys.argv[1:5])
 del sys.argv[1:]
 
 BYTES_MAX = 1 << 20
@@ -52,11 +52,11 @@ class TorchWheel(unittest.TestCase):
         packages.mkdir(parents=True, exist_ok=True)
         for old in packages.glob('*.whl'):
             old.unlink()
-        run(source / 'scripts/package', 'wheel', 'torch-wheel',
+        run(source / 'scripts/package', 'torch-wheel',
             env={**os.environ, 'DDPRUN_PACKAGES': str(packages), 'DDPRUN_PYTHON': sys.executable,
                  'DDPRUN_PROGRAMS': str(programs)})
         [cls.wheel] = packages.glob('ddprun_torch-*.whl')
-        [cls.launchers] = packages.glob('ddprun-*.whl')
+        [cls.launchers] = launchers.glob('ddprun-*.whl')
 
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
@@ -98,6 +98,7 @@ class TorchWheel(unittest.TestCase):
         self.pip('uninstall', '-y', 'ddprun')
         self.python('import ddprun.torch')
 
+    @unittest.skipUnless(FULL, 'with DDPRUN_TEST_FULL=1')
     def test_alone_under_torchrun(self):
         self.pip('install', '--no-index', '--no-deps', self.wheel)
         script = self.folder / 'script.py'
