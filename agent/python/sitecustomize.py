@@ -15,7 +15,7 @@ class _Hooks:
         replaces = "DDPRUN_REPLACES" in os.environ
         names = ("hooks", "progress", "collectives", *(("groups",) if replaces else ()))
         self.texts = {name: __loader__.get_data(f"{folder}/{name}.py") for name in names}
-        self.gloo = __loader__.get_data(folder + "/libddprun_gloo_interrupt.so") if replaces else None
+        self.in_place = __loader__.get_data(folder + "/libddprun_in_place.so") if replaces else None
         wants_nccl = os.environ.pop("DDPRUN_NCCL_RECORD", None) is not None
         self.nccl_plugin = __loader__.get_data(folder + "/libddprun_nccl_profiler.so") if wants_nccl else None
         self.modules = _own_descriptor("DDPRUN_MODULES_FD", "/memfd:ddprun-modules")
@@ -27,13 +27,13 @@ class _Hooks:
             return self.hooks_for(name).find_spec(name, path, target, self.load)
         if name == "torch" and self.modules is not None:
             os.write(self.modules, b"torch\n")  # the agent waits for the rest: hooks.tell_modules
-        if name == "torch" and self.gloo is not None:
-            self.load_gloo_interrupt()
+        if name == "torch" and self.in_place is not None:
+            self.load_in_place()
 
-    def load_gloo_interrupt(self):
-        """What ends calls over Gloo when a rank is replaced in place; it has to be there before PyTorch."""
+    def load_in_place(self):
+        """What replacement in place needs in C (worker_lib/c10d/in_place_module.cpp); it has to be there before PyTorch."""
         import ctypes
-        library, content, self.gloo = os.memfd_create("ddprun-gloo"), self.gloo, None
+        library, content, self.in_place = os.memfd_create("ddprun-in-place"), self.in_place, None
         try:
             os.write(library, content)
             ctypes.CDLL(f"/proc/self/fd/{library}", ctypes.RTLD_GLOBAL)

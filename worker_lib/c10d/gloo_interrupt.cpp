@@ -2,8 +2,10 @@
 
 #include <dlfcn.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <exception>
 #include <mutex>
 #include <stdexcept>
@@ -57,6 +59,7 @@ Objects& buffers() {
   static auto* const made = new Objects;
   return *made;
 }
+std::uint64_t buffers_made = 0;  // std::atomic_ref
 
 // A program that was linked with LibTorch has it next; one that loads it later, as Python does, keeps it to itself.
 template <typename Function>
@@ -90,6 +93,8 @@ void interrupt_gloo(const std::string& why) {
   buffers().for_each([&](void* buffer) { fail_buffer()(buffer, failure); });
 }
 
+const std::uint64_t* gloo_calls() { return &buffers_made; }
+
 }  // namespace ddprun::detail
 
 // What LibTorch's calls and its virtual tables lead to.
@@ -110,6 +115,7 @@ void ddprun_make_gloo_buffer(void* self, const void* context, void* data, std::s
       of_libtorch<void(void*, const void*, void*, std::size_t)>(DDPRUN_MAKE_BUFFER);
   next(self, context, data, size);
   buffers().add(self);
+  std::atomic_ref(buffers_made).fetch_add(1, std::memory_order_relaxed);
 }
 
 void ddprun_end_gloo_buffer(void* self) {

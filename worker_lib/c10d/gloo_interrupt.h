@@ -9,6 +9,7 @@
 // of Gloo's declarations, of which those of a distribution have other layouts than LibTorch's copy. Any thread.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 namespace ddprun::detail {
@@ -17,5 +18,8 @@ namespace ddprun::detail {
 bool can_interrupt_gloo();
 // Who waits has this failure, and who calls one of these groups from here on.
 void interrupt_gloo(const std::string& why);
+// Grows with every call over Gloo that this process takes part in, by as many buffers as it needs, when the
+// call's turn comes: not yet with one that still waits behind others.
+const std::uint64_t* gloo_calls();
 
 }  // namespace ddprun::detail

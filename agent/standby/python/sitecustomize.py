@@ -54,14 +54,14 @@ def _go_on():
         raise ImportError("no sitecustomize", name="sitecustomize") from None
 
 
-def _load_gloo_interrupt():
-    """What ends calls over Gloo when a rank is replaced in place; it has to be there before PyTorch."""
+def _load_in_place():
+    """What replacement in place needs in C (worker_lib/c10d/in_place_module.cpp); it has to be there before PyTorch."""
     import ctypes
     try:
-        content = __loader__.get_data(__file__.rpartition("/")[0] + "/libddprun_gloo_interrupt.so")
+        content = __loader__.get_data(__file__.rpartition("/")[0] + "/libddprun_in_place.so")
     except OSError:
         return  # not as the agent starts it
-    library = os.memfd_create("ddprun-gloo")
+    library = os.memfd_create("ddprun-in-place")
     try:
         os.write(library, content)
         ctypes.CDLL(f"/proc/self/fd/{library}", ctypes.RTLD_GLOBAL)
@@ -377,7 +377,7 @@ class _Zygote:
             if sys.version_info < _OLDEST:
                 raise _Unfit("", "Python %d.%d is too old: 3.10 is needed" % sys.version_info[:2])
             _library()
-            _load_gloo_interrupt()
+            _load_in_place()
             self._preloaded.load(names)
             if why := _why_unfit(self._sockets):
                 raise _Unfit("", why)

@@ -2,7 +2,6 @@
 which begins in the middle of an epoch. Used by ddprun.replace."""
 
 import contextlib
-import itertools
 import pickle
 import random
 import sys
@@ -183,9 +182,9 @@ def generators_of(loader):
 def versions(batch):
     """Change when a tensor of the batch is written into."""
     if isinstance(batch, torch.Tensor):
-        return (batch._version,)
-    if isinstance(batch, (list, tuple)):
-        return tuple(itertools.chain.from_iterable(map(versions, batch)))
+        return batch._version
     if isinstance(batch, dict):
-        return tuple(itertools.chain.from_iterable(map(versions, batch.values())))
-    return ()
+        batch = batch.values()
+    elif not isinstance(batch, (list, tuple)):
+        return None
+    return [each._version if type(each) is torch.Tensor else versions(each) for each in batch]

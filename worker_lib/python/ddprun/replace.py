@@ -23,8 +23,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from ddprun import loading
-from ddprun.mirror import Mirror
+from ddprun import loading, mirror
 from ddprun.recovery_link import RecoveryLink
 from ddprun.worker_state import OwnState, SharedState, layout_of, make_reducer_again
 
@@ -66,6 +65,7 @@ class _Nothing:
 
 
 _NOTHING = _Nothing()
+_NO_STATES = {}
 
 
 def _chunks(batches, size):
@@ -85,7 +85,8 @@ def join(model, optimizer, scheduler, scaler, sampler, parts):
     if link is None:
         return Alone()
     schedulers = list(scheduler) if isinstance(scheduler, (list, tuple)) else [scheduler] if scheduler is not None else []
-    why = _why_not(model, optimizer, parts) or groups.why_not(next(model.parameters()).device.type)
+    why = None if mirror.is_possible else "its package ddprun is of another version than the ddprun that has started it"
+    why = why or _why_not(model, optimizer, parts) or groups.why_not(next(model.parameters()).device.type)
     job = Job(groups, link, model, optimizer, schedulers, scaler, sampler, parts) if why is None else None
     if job is None or not job.begin():
         if why is not None:
@@ -175,12 +176,11 @@ class Job:
         self._layout = None  # of DDP's buckets, since the last generation
         self._settings = b""  # as they were when the last step was committed
         self._epoch, self._loop, self._steps, self._has_epochs = 0, 0, 0, False
-        # Generators before the batches of the next step were loaded, and those of the loader's processes.
-        self._before = None
+        self._of_processes = {}  # the generators of the loader's, before the batches of the next step were loaded
         self._begins = 0  # loops over batches that this rank has begun
-        self._count_calls = None  # of the group
-        self._calls = None  # of the group, when the last step was over, or join(); None: nobody counts them
-        self._between = 0  # the group's calls between the last step and this one
+        self._calls = mirror.gloo_calls().contents
+        self._calls_at_commit = 0  # or at join()
+        self._between = 0  # calls between the last step and this one
 
     # ---- join
 
@@ -202,10 +202,8 @@ class Job:
         if len(set(versions)) > 1:
             return self._refuse(f"its ranks have different versions of torch ({', '.join(sorted(set(versions)))})")
         self._settings = self._shared.settings()
-        self._count_calls = dist.group.WORLD._get_sequence_number_for_group
-        self._calls = self._count_calls()
-        _, _, size = self._own.record(self._own.generators.now(), ())
-        self._mirror = Mirror.make(_PLACES, max(2 * size, _MIRROR_BYTES_MIN))
+        self._calls_at_commit = self._calls.value
+        self._mirror = mirror.Mirror.make(_PLACES, max(2 * self._own.size, _MIRROR_BYTES_MIN))
         return True
 
     def _take_place(self):
@@ -213,7 +211,7 @@ class Job:
         place = self._link.await_place()
         os.environ.pop("DDPRUN_PREPARED")
         self._groups.take_place()
-        self._mirror = Mirror.open(place.mirror)
+        self._mirror = mirror.Mirror.open(place.mirror)
         if self._mirror is None:
             raise CannotRecover("what was handed over is not the mirror of a worker")
         self._lacks_state = True
@@ -270,7 +268,8 @@ class Job:
         try:
             while True:
                 if not self._is_off:
-                    self._before = self._own.generators.now(), dict(batches.states)
+                    self._own.note_generators()
+                    self._of_processes = dict(batches.states) if batches.states else _NO_STATES
                 batch = next(chunks, _NOTHING)
                 if batch is _NOTHING:
                     break
@@ -300,14 +299,14 @@ class Job:
         if resume is None:
             self._begins += 1
             states = [generator.get_state() for generator in loading.generators_of(loader)]
-            record = pickle.dumps((generators.now(), states, self._begins, _state_of_sampler(self._sampler)))
-            self._write(4 + self._begins % 2, number, ((record,), (), len(record)))
+            text = pickle.dumps((generators.now(), states, self._begins, _state_of_sampler(self._sampler)))
+            self._write(4 + self._begins % 2, number, text, mirror.NO_BLOCKS)
             self._batches = loading.Batches(loader)
             return self._batches
         record = self._mirror.read(4, number) or self._mirror.read(5, number)
         if record is None:
             raise CannotRecover("the worker whose place this is has not noted how its loop over batches began")
-        at_begin, of_loader, self._begins, of_sampler = pickle.loads(record)
+        at_begin, of_loader, self._begins, of_sampler = pickle.loads(record[0])
         generators.restore(at_begin)
         for generator, state in zip(loading.generators_of(loader), of_loader):
             generator.set_state(state)
@@ -326,40 +325,33 @@ class Job:
         """The block is one step of the optimizer, which is made again if a rank dies in it."""
         return self._step if not self._is_off else _NOTHING
 
-    @property
-    def _position(self):
-        return self._epoch, self._loop, self._steps
+    def _write(self, place, number, text, blocks):
+        if not self._mirror.write(place, number, text, blocks):
+            self._write_larger(place, number, text, blocks)
 
-    def _write(self, place, number, record):
-        parts, blocks, size = record
-        if size > self._mirror.size:
-            larger = Mirror.make(_PLACES, 2 * size)
-            larger.copy_from(self._mirror)
-            self._mirror = larger
-            if self._is_offered:
-                self._link.send_mirror(larger.descriptor)
-        self._mirror.write(place, number, parts, blocks, size)
+    def _write_larger(self, place, number, text, blocks):
+        larger = mirror.Mirror.make(_PLACES, 2 * (self._own.size + len(text)))
+        larger.copy_from(self._mirror)
+        self._mirror = larger
+        if self._is_offered:
+            self._link.send_mirror(larger.descriptor)
+        larger.write(place, number, text, blocks)
 
     def _enter(self):
-        if self._calls is not None:
-            self._between = self._count_calls() - self._calls
-            if self.committed == 0 and self._between > 0:
-                self._refuse("its ranks call each other between join() and the first step")
-                return
+        self._between = self._calls.value - self._calls_at_commit
+        if self._between > 0 and self.committed == 0:
+            self._refuse("its ranks call each other between join() and the first step")
+            return
         if self._link.wanted > self._generation:
             self._recover()
-        resume, self._resume = self._resume, None
-        if resume is not None:
+        if self._resume is not None:
+            resume, self._resume = self._resume, None
             resume.restore()
         offers = not self._is_offered and self.committed >= _OFFERS_AFTER
         if offers:
             self._listen()
-        now = self._own.generators.now()
-        before, of_processes = self._before
-        if before is now:
-            before = None
-        self._write(self.committed % 2 * 2, self.committed,
-                    self._own.record(now, (self._position, before, of_processes, self._shared.settings())))
+        more = self._epoch, self._loop, self._steps, self._of_processes, self._shared.settings()
+        self._write(self.committed % 2 * 2, self.committed, *self._own.at_entry(more))
         if offers:
             self._link.offer(self._mirror.descriptor)
             self._is_offered = True
@@ -378,10 +370,11 @@ class Job:
     def _before_gradients(self, _):
         if self._has_given or not self._is_in_step:
             return
+        if self._link.wanted > self._generation and not self._has_stepped and not self._is_off:
+            raise ConnectionError("a rank was lost in this step, which is made again")  # without its rest
         self._has_given = True
-        epoch, loop, steps = self._position
-        self._write(self.committed % 2 * 2 + 1, self.committed,
-                    self._own.record(self._own.generators.now(), ((epoch, loop, steps + 1), self._batches.states)))
+        more = self._epoch, self._loop, self._steps + 1, self._batches.states
+        self._write(self.committed % 2 * 2 + 1, self.committed, *self._own.effect(more))
 
     def _after_step(self, *_):
         self._has_stepped = True
@@ -399,7 +392,7 @@ class Job:
     def _commit(self):
         self.committed += 1
         self._link.committed(self.committed, self._generation)
-        self._calls = self._count_calls()
+        self._calls_at_commit = self._calls.value
 
     def _fail(self, error):
         """True: the group is made again, and the error forgotten."""
@@ -417,7 +410,7 @@ class Job:
             return False
         if not self._recover(error):
             self._again = True
-            _, _, restore = self._own.read(self._mirror.read(self.committed % 2 * 2, self.committed))
+            *_, restore = self._own.read(self._mirror.read(self.committed % 2 * 2, self.committed))
             restore()
             self._shared.forget_unscaled()
         return True
@@ -473,8 +466,7 @@ class Job:
             self._shared.set(settings)
         make_reducer_again(self._ddp, group, self._layout, have_gradients)
         self._groups.forget_old()
-        self._count_calls = group._get_sequence_number_for_group
-        self._calls = self._count_calls()
+        self._calls_at_commit = self._calls.value
         if lacks:
             self.committed = committed
             self._resume = self._where_to_begin(committed, max(each[3] for each in told))
@@ -497,21 +489,20 @@ class Job:
         return pickle.loads(text if is_source else data.numpy().tobytes())
 
     def _where_to_begin(self, committed, calls_between):
-        mirror, own = self._mirror, self._own
-        record = mirror.read(committed % 2 * 2, committed)
+        own, record = self._own, self._mirror.read(committed % 2 * 2, committed)
         if record is not None:
-            (position, before, of_processes, settings), generators, restore = own.read(record)
+            (*position, of_processes, settings), before, generators, restore = own.read(record)
 
             def restore_all():
                 self._shared.set(settings)
                 restore()
-            return _Resume(position, before or generators, of_processes, restore_all, is_in_step=True)
-        record = mirror.read((committed - 1) % 2 * 2 + 1, committed - 1)
+            return _Resume(position, before, of_processes, restore_all, is_in_step=True)
+        record = self._mirror.read((committed - 1) % 2 * 2 + 1, committed - 1)
         if record is None:
             raise CannotRecover(f"the worker whose place this is has left no whole state of step {committed}")
         if calls_between > 0:
             raise CannotRecover("a rank was lost between two steps, between which the ranks call each other")
-        (position, of_processes), _, restore = own.read(record)
+        (*position, of_processes), _, _, restore = own.read(record)
         return _Resume(position, None, of_processes, restore, is_in_step=False)
 
 

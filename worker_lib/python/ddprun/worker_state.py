@@ -12,140 +12,137 @@ import sys
 import torch
 import torch.distributed as dist
 
-_LENGTHS = struct.Struct("=QQ")  # of the generators of Python and NumPy, of the rest
+from ddprun.mirror import Blocks, copy_blocks
+
 _MERSENNE_BYTES = 2500
 # PyTorch's generator in memory: seed, left, seeded, next, 624 words of 32 bits, two numbers of a normal distribution that are
 # left over.
 _TORCH_BEFORE_WORDS, _TORCH_AFTER_WORDS = 20, 28
 _TORCH_BYTES = _TORCH_BEFORE_WORDS + 624 * 4 + _TORCH_AFTER_WORDS
+_NUMPY_GAUSS_BYTES = 16  # whether a number of a normal distribution is left over, and that number
 _PIECE_BYTES = 25 << 20  # of what a broadcast copies
 
 
-def to_bytes(value):
-    try:
-        return b"m" + marshal.dumps(value)  # a fifth of what pickle takes
-    except ValueError:
-        return b"p" + pickle.dumps(value)
-
-
-def from_bytes(data):
-    return (marshal if data[:1] == b"m" else pickle).loads(data[1:])
-
-
 class Generators:
-    """The random numbers of PyTorch on the CPU and on `gpu` (None: on none), of Python and of NumPy. All but the GPU's make
-    their words in blocks of 624, so the place in the block and some of its words tell whether somebody has drawn from a
-    generator. A look at them takes a fraction of a microsecond; to ask a generator takes up to a hundred."""
+    """The random numbers of PyTorch on the CPU and on `gpu` (None: on none), of Python and of NumPy. Those of a CPU are copied
+    as they lie in memory, which takes a fraction of a microsecond. Who is not found there is asked, which takes up to a
+    hundred.
+
+    A state is a pair: what was asked for, beginning with a letter for each that was found, and what was copied of these."""
+
+    _SIZES = {"t": _TORCH_BYTES, "p": _MERSENNE_BYTES, "n": _MERSENNE_BYTES + _NUMPY_GAUSS_BYTES}
+    BYTES_MAX = sum(_SIZES.values())
 
     def __init__(self, gpu):
         self._of_gpu = torch.cuda.default_generators[gpu.index] if gpu is not None else None
         self._torch = torch.default_generator
-        self._torch_at = _place_of_torch(self._torch)  # None: it is not where it is expected
-        self.torch_bytes = self._torch.get_state().numel() if self._torch_at is None else _TORCH_BYTES
-        self._looks_at_torch = []
-        if self._torch_at is not None:  # the place in the block, and what follows the words
-            after_words = self._torch_at + _TORCH_BYTES - _TORCH_AFTER_WORDS
-            self._looks_at_torch = [_look(self._torch_at), _look(after_words, _TORCH_AFTER_WORDS)]
-        self._looks_at_python = _python_memory()
-        self._numpy, self._looks_at_numpy = None, []
-        self._seen_of_torch = self._seen_of_others = None
-        self._must_ask = not self._looks_at_python
-        self._has_gauss = False  # NumPy has a number left over, whose use does not show
-        self._now = b"", b""
+        self._numpy = self._numpys = None  # its generator, when it is there, and where that has its words
+        self._found = {}
+        self._find("t", _memory_of_torch(self._torch))
+        self._find("p", _memory_of_python())
 
-    def _find_numpy(self):
-        self._numpy, self._looks_at_numpy = _numpy_memory()
-        self._must_ask = self._must_ask or not self._looks_at_numpy
+    def _find(self, letter, pieces):
+        if pieces:
+            self._found[letter] = pieces
+        else:
+            self._found.pop(letter, None)
+        self.pieces = [each for its in self._found.values() for each in its]  # pairs of address and size
+        self.size = sum(size for _, size in self.pieces)
+        letters = "".join(self._found)
+        expected = {"t", "p"} | ({"n"} if self._numpy is not None else set())
+        is_all = self._of_gpu is None and expected == set(letters)
+        self._usual = (letters, None, None, None, None, b"") if is_all else None
 
-    def _of_torch(self):
-        if self._torch_at is not None:
-            # get_state() takes four times as long, and gives twice as many bytes.
-            return ctypes.string_at(self._torch_at, _TORCH_BYTES)
-        state = self._torch.get_state()
-        return ctypes.string_at(state.data_ptr(), self.torch_bytes)
+    def asked(self):
+        """The first half of their state now; the second is what lies in `pieces` then."""
+        if self._numpy is None and "numpy.random" in sys.modules:  # it is loaded when it is used first
+            self._numpy = getattr(getattr(sys.modules["numpy.random"], "mtrand", None), "_rand", None)
+        if self._numpy is not None and self._numpy._bit_generator is not self._numpys:
+            self._numpys = self._numpy._bit_generator  # which keeps its memory
+            self._find("n", _memory_of_numpy(self._numpy))
+        left_over = _PYTHON.gauss_next
+        return self._usual if left_over is None and self._usual is not None else self._ask(left_over)
 
-    def _of_others(self):
-        of_numpy = self._numpy.get_state(legacy=False) if self._numpy is not None else None
-        self._has_gauss = of_numpy is not None and bool(of_numpy.get("has_gauss"))
-        return pickle.dumps((random.getstate(), of_numpy, self._state_of_gpu()))
-
-    def _state_of_gpu(self):
-        return self._of_gpu.get_state().numpy().tobytes() if self._of_gpu is not None else b""  # sixteen, of the CPU
+    def _ask(self, left_over):
+        found = self._found
+        return ("".join(found), left_over, None if "t" in found else self._torch.get_state().numpy().tobytes(),
+                None if "p" in found else random.getstate(),
+                None if "n" in found or self._numpy is None else pickle.dumps(self._numpy.get_state(legacy=False)),
+                self._of_gpu.get_state().numpy().tobytes() if self._of_gpu is not None else b"")  # sixteen, of the CPU
 
     def now(self):
-        """(PyTorch's, the others), as bytes; the same object as long as nobody draws."""
-        if self._numpy is None and "numpy.random" in sys.modules:  # it is loaded when it is used first
-            self._find_numpy()
-        of_torch = [bytes(each) for each in self._looks_at_torch]
-        of_others = [bytes(each) for each in self._looks_at_python]
-        of_others.append(random._inst.gauss_next)
-        of_others += [bytes(each) for each in self._looks_at_numpy]
-        of_others.append(self._state_of_gpu())
-        before = self._now
-        if not of_torch or of_torch != self._seen_of_torch:
-            self._now = self._of_torch(), self._now[1]
-            self._seen_of_torch = of_torch
-        if of_others != self._seen_of_others or self._has_gauss or self._must_ask:
-            self._now = self._now[0], self._of_others()
-            self._seen_of_others = of_others
-        if self._now is not before and self._now == before:
-            self._now = before
-        return self._now
+        """Their state."""
+        return self.asked(), b"".join(ctypes.string_at(*each) for each in self.pieces)
+
+    def size_of(self, asked):
+        """Of what was copied beside it."""
+        return sum(self._SIZES[letter] for letter in asked[0])
 
     def restore(self, state):
-        of_torch, others = state
-        if self._torch_at is not None:
-            ctypes.memmove(self._torch_at, of_torch, _TORCH_BYTES)
-        else:
+        (letters, left_over, of_torch, of_python, of_numpy, of_gpu), copied = state
+        at = 0
+        for letter in letters:
+            if letter == "n":
+                importlib.import_module("numpy.random")
+                self.asked()
+            for address, size in self._found[letter]:
+                ctypes.memmove(address, copied[at:at + size], size)
+                at += size
+        if of_torch is not None:
             self._torch.set_state(torch.frombuffer(bytearray(of_torch), dtype=torch.uint8))
-        if self.now()[1] == others:
-            return
-        of_python, of_numpy, of_gpu = pickle.loads(others)
-        random.setstate(of_python)
+        _PYTHON.gauss_next = left_over
+        if of_python is not None:
+            random.setstate(of_python)
+        if of_numpy is not None:
+            importlib.import_module("numpy.random").set_state(pickle.loads(of_numpy))
         if of_gpu:
             self._of_gpu.set_state(torch.frombuffer(bytearray(of_gpu), dtype=torch.uint8))
-        if of_numpy is not None:
-            importlib.import_module("numpy.random").set_state(of_numpy)
 
 
-_LOOK_BYTES = 64
+_PYTHON = random._inst
 
 
-def _look(address, size=_LOOK_BYTES):
-    return (ctypes.c_char * size).from_address(address)
+# Of each generator pairs of address and size; none: it is not where it is expected.
 
-
-def _place_of_torch(generator):
-    """The address of the generator's _TORCH_BYTES. None: they are not where they are expected."""
+def _memory_of_torch(generator):
     address = getattr(generator, "_cdata", None)
     try:  # get_state() has the same, with words of 64 bits
         words = struct.pack("=624I", *struct.unpack_from("=624Q", generator.get_state().numpy().tobytes(), 24))
     except struct.error:
-        return None
+        return []
     found = ctypes.string_at(address, 2688).find(words) if address else -1
-    return address + found - _TORCH_BEFORE_WORDS if found >= _TORCH_BEFORE_WORDS else None
+    return [(address + found - _TORCH_BEFORE_WORDS, _TORCH_BYTES)] if found >= _TORCH_BEFORE_WORDS else []
 
 
-def _python_memory():
+def _memory_of_python():
     version, words, _ = random.getstate()
-    address = id(random._inst) + object.__basicsize__
+    address = id(_PYTHON) + object.__basicsize__
     try:
         position, *numbers = struct.unpack("=i624I", ctypes.string_at(address, _MERSENNE_BYTES))
     except (TypeError, ValueError, struct.error):
         return []
-    return [_look(address)] if version == 3 and (*numbers, position) == words else []
+    return [(address, _MERSENNE_BYTES)] if version == 3 and (*numbers, position) == words else []
 
 
-def _numpy_memory():
-    """NumPy's module of random numbers and a view: its generator has the place at the end."""
-    module = sys.modules["numpy.random"]
+def _memory_of_numpy(generator):
+    words = generator._bit_generator
+    if type(words).__name__ != "MT19937":
+        return []
     try:
-        generator = module.mtrand._rand._bit_generator
-        if type(generator).__name__ != "MT19937":
-            return module, []
-        return module, [_look(generator.ctypes.state_address + _MERSENNE_BYTES - _LOOK_BYTES)]
-    except AttributeError:
-        return module, []
+        at, state = words.ctypes.state_address, generator.get_state(legacy=False)
+        expected = struct.pack("=624Ii", *state["state"]["key"].tolist(), state["state"]["pos"])
+    except (AttributeError, KeyError, struct.error):
+        return []
+    if ctypes.string_at(at, _MERSENNE_BYTES) != expected:
+        return []
+    # What is left over lies in the generator itself, behind a pointer to another part of it.
+    begin, size = id(generator), type(generator).__basicsize__
+    memory = ctypes.string_at(begin, size)
+    for offset in range(0, size - 23, 8):
+        pointer, *left_over = struct.unpack_from("=Qi4xd", memory, offset)
+        if begin < pointer < begin + size and left_over == [state["has_gauss"], state["gauss"]]:
+            return [(at, _MERSENNE_BYTES), (begin + offset + 8, _NUMPY_GAUSS_BYTES)]
+    return []
 
 
 class Buffers:
@@ -170,13 +167,18 @@ class Buffers:
     def _tensors(self):
         return [buffers[name] for buffers, name in self._places]
 
+    def have_moved(self):
+        """Since the last blocks()."""
+        return self._is_on_gpu or [buffers[name].data_ptr() for buffers, name in self._places] != self._addresses
+
     def blocks(self):
         """Pairs of address and size, valid until the next call. From a GPU they come with one copy, and so one wait."""
         if self._is_on_gpu:
             with torch.no_grad():
                 self._held = torch.cat([each.view(-1).view(torch.uint8) for each in self._tensors()]).cpu()
             return [(self._held.data_ptr(), self.size)]
-        return [(each.data_ptr(), size) for each, size in zip(self._tensors(), self._sizes)]
+        self._addresses = [each.data_ptr() for each in self._tensors()]
+        return list(zip(self._addresses, self._sizes))
 
     def restore(self, data):
         at, whole = 0, torch.frombuffer(bytearray(data), dtype=torch.uint8) if self.size > 0 else None
@@ -187,41 +189,66 @@ class Buffers:
 
 
 class OwnState:
-    """What only this rank has, as one record: random numbers, buffers, the parts that join() was given, and a few more
-    bytes of the caller's."""
+    """What only this rank has, for a record of its mirror: random numbers, buffers, the parts that join() was given, and a few
+    more values of the caller's."""
 
     def __init__(self, module, gpu, parts):
         self.generators, self.buffers, self._parts = Generators(gpu), Buffers(module), parts
+        self._before = ctypes.create_string_buffer(Generators.BYTES_MAX)
+        self._asked_before = self._pieces = None
+        self._before_bytes = 0
 
-    def record(self, generators, more):
-        """(parts, blocks, size) for Mirror.write()."""
-        of_torch, others = generators
-        if self._parts:
-            more = more, {name: part.state_dict() for name, part in self._parts.items()}
-        rest = to_bytes(more)
-        size = _LENGTHS.size + len(others) + len(rest) + len(of_torch) + self.buffers.size
-        return (_LENGTHS.pack(len(others), len(rest)), others, rest, of_torch), self.buffers.blocks(), size
+    def _lay_out(self, before_bytes):
+        self._before_bytes, self._pieces = before_bytes, self.generators.pieces
+        self._blocks = Blocks([(ctypes.addressof(self._before), before_bytes), *self._pieces, *self.buffers.blocks()])
+        self._of_entry, self._of_effect = self._blocks.part(0), self._blocks.part(1)
+        self._of_generators = self._blocks.part(1, 1 + len(self._pieces))
+
+    @property
+    def size(self):
+        """Of a record's blocks."""
+        return Generators.BYTES_MAX * 2 + self.buffers.size
+
+    def note_generators(self):
+        """As they are before the batches of a step are loaded."""
+        generators = self.generators
+        self._asked_before = generators.asked()
+        if generators.pieces is not self._pieces or generators.size != self._before_bytes:
+            self._lay_out(generators.size)
+        copy_blocks(ctypes.addressof(self._before), self._of_generators)
+
+    def at_entry(self, more):
+        """(text, blocks) for Mirror.write(), with what note_generators() has noted."""
+        return self._text(more, self._asked_before), self._of_entry
+
+    def effect(self, more):
+        """Likewise, without it."""
+        return self._text(more, None), self._of_effect
+
+    def _text(self, more, before):
+        asked = self.generators.asked()
+        if self.generators.pieces is not self._pieces or self.buffers.have_moved():
+            self._lay_out(self._before_bytes)
+        # marshal takes a fifth of what pickle takes, but makes bytes of whatever has some, such as an array.
+        parts = pickle.dumps({name: part.state_dict() for name, part in self._parts.items()}) if self._parts else None
+        return marshal.dumps((more, before, asked, parts))
 
     def read(self, record):
-        """(what the caller had noted, the generators, a function that puts these and the rest back)."""
-        of_others, of_rest = _LENGTHS.unpack_from(record)
-        at = _LENGTHS.size
-        others = record[at:at + of_others]
-        at += of_others
-        more = from_bytes(record[at:at + of_rest])
-        at += of_rest
-        of_torch = record[at:at + self.generators.torch_bytes]
-        buffers = record[at + self.generators.torch_bytes:]
-        parts = {}
-        if self._parts:
-            more, parts = more
+        """(what the caller had noted, the generators as note_generators() has noted them, those of the record, a function that
+        puts these and the rest back)."""
+        text, copied = record
+        more, asked_before, asked, parts = marshal.loads(text)
+        at = self.generators.size_of(asked_before) if asked_before is not None else 0
+        before = (asked_before, copied[:at]) if asked_before is not None else None
+        end = at + self.generators.size_of(asked)
+        generators, buffers = (asked, copied[at:end]), copied[end:]
 
         def restore():
-            for name, state in parts.items():
+            for name, state in pickle.loads(parts).items() if parts is not None else ():
                 self._parts[name].load_state_dict(state)
             self.buffers.restore(buffers)
-            self.generators.restore((of_torch, others))
-        return more, (of_torch, others), restore
+            self.generators.restore(generators)
+        return more, before, generators, restore
 
 
 class SharedState:
@@ -230,22 +257,27 @@ class SharedState:
     def __init__(self, parameters, optimizer, schedulers, scaler):
         self._parameters, self._optimizer, self._schedulers, self._scaler = parameters, optimizer, schedulers, scaler
         self._seen, self._settings = None, b""
+        self._changes_unseen = scaler is not None
 
     def settings(self):
         """All but the tensors: what a scheduler may change between two steps, too. As bytes."""
-        seen = [value for group in self._optimizer.param_groups for value in list(group.values())[1:]]
-        seen += [each.last_epoch for each in self._schedulers]
-        if self._scaler is not None or seen != self._seen:
+        seen = [tuple(group.values()) for group in self._optimizer.param_groups]
+        if self._schedulers:
+            seen += [each.last_epoch for each in self._schedulers]
+        if seen != self._seen or self._changes_unseen:
             groups = [{name: value for name, value in group.items() if name != "params"}
                       for group in self._optimizer.param_groups]
             self._seen = seen
-            self._settings = to_bytes((groups, [each.state_dict() for each in self._schedulers],
+            # A tensor may be written into: a learning rate that is one.
+            self._changes_unseen = self._scaler is not None or any(
+                isinstance(value, torch.Tensor) for group in groups for value in group.values())
+            self._settings = pickle.dumps((groups, [each.state_dict() for each in self._schedulers],
                                        self._scaler.state_dict() if self._scaler is not None else None))
         return self._settings
 
     def set(self, settings):
         self._seen = None
-        groups, schedulers, scaler = from_bytes(settings)
+        groups, schedulers, scaler = pickle.loads(settings)
         for group, its in zip(self._optimizer.param_groups, groups):
             group.update(its)
         for scheduler, its in zip(self._schedulers, schedulers):
