@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sched.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <string>
@@ -16,6 +17,17 @@ namespace ddprun::agent {
 namespace {
 
 constexpr const char* kFirstVictim = "1000";  // of the kernel, when memory runs out
+constexpr int kNiceOfDying = 10;              // a tenth of what the others get
+
+template <typename Function>
+void for_each_thread(pid_t pid, const Function& f) {
+  const rdzv::UniqueFd threads(::open(("/proc/" + std::to_string(pid) + "/task").c_str(),
+                                      O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!threads) return;
+  for_each_entry(threads.get(), [&](const char* name, unsigned char) {
+    if (const auto thread = parse_number<pid_t>(name)) f(*thread);
+  });
+}
 
 }  // namespace
 
@@ -34,14 +46,18 @@ void make_background(pid_t pid) {
 void make_worker(pid_t pid) {
   write_of_process(pid, "oom_score_adj", file_text("/proc/self/oom_score_adj"));
   if (::sched_getscheduler(0) != SCHED_OTHER) return;
-  const rdzv::UniqueFd threads(::open(("/proc/" + std::to_string(pid) + "/task").c_str(),
-                                      O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!threads) return;
-  for_each_entry(threads.get(), [](const char* name, unsigned char) {
+  for_each_thread(pid, [](pid_t thread) {
     const sched_param none{};
-    const auto thread = parse_number<pid_t>(name);
-    if (thread) ::sched_setscheduler(*thread, SCHED_OTHER, &none);
+    ::sched_setscheduler(thread, SCHED_OTHER, &none);
   });
+}
+
+void put_behind(pid_t pid) {
+  for_each_thread(pid, [](pid_t thread) {
+    ::setpriority(PRIO_PROCESS, static_cast<id_t>(thread), kNiceOfDying);
+  });
+  // Where sessions are scheduled as groups, a nice value counts among the threads of one alone.
+  if (::getsid(pid) == pid) write_of_process(pid, "autogroup", std::to_string(kNiceOfDying));
 }
 
 }  // namespace ddprun::agent

@@ -16,6 +16,7 @@
 #include "agent/process/process_hold.h"
 #include "agent/process/search_path.h"
 #include "agent/python/python_archives.h"
+#include "agent/standby/background.h"
 #include "rendezvous/common/exit_codes.h"
 #include "rendezvous/common/foreign_text.h"
 
@@ -618,6 +619,7 @@ void WorkerGroup::on_early_death(int local_rank, std::uint64_t number, int wait_
   const pid_t pid = its.process->pid();
   dying_.push_back({std::move(its.process), number});
   worker_ended(round_.round, local_rank, status_of(wait_status), pid);
+  put_behind(pid);
 }
 
 void WorkerGroup::replace(const Replace& what) {
