@@ -149,6 +149,39 @@ INSTANTIATE_TEST_SUITE_P(Ways, ReplaceTrain,
                                            Way{"gloo", 3}),
                          ::testing::PrintToStringParamName());
 
+// A rank that lives has begun with a second of gradients when the other one dies. Those of a lost step are of no use.
+TEST(ReplaceTrainTest, ARankDoesNotFinishTheGradientsOfALostStep) {
+  const TemporaryTree marks;
+  const JobSetup setup{.environment = {{"DDPRUN_CONTROL_DIR", marks / "control"}}};
+  Job job(ddprun({"--nproc-per-node=2", "--standby=auto", "--max-restarts=1", "--no-python",
+                  "--events=" + marks / "events"},
+                 {DDPRUN_SLOW_BACKWARD, marks / "stop"}),
+          setup);
+  ASSERT_TRUE(job.reaches(
+      [&] {
+        return run_to_its_end(ddpctl({"status", "--json", std::to_string(job.pid())}), setup)
+                   .out.find("\"can_recover\":true,\"waiting\":2,") != std::string::npos;
+      },
+      kTime))
+      << job.err();
+  const auto last_step_begun = [&] {
+    const std::string said = job.err();
+    const auto end = said.rfind(" layer 7\n");
+    const auto begin = end == std::string::npos ? end : said.rfind("step ", end);
+    return begin == std::string::npos ? "" : said.substr(begin, end - begin);
+  };
+  const std::string before = last_step_begun();
+  ASSERT_TRUE(job.reaches([&] { return last_step_begun() != before; }, kTime)) << job.err();
+  const std::string lost = last_step_begun();
+  kill(job.workers().at(1), SIGKILL);
+  ASSERT_TRUE(job.reaches([&] { return last_step_begun() != lost; }, kTime)) << job.err();
+  marks.write("stop", "");
+  EXPECT_EQ(job.wait(kTime), exited(0)) << job.err();
+  EXPECT_THAT(read_file(marks / "events"), HasSubstr("\"how\":\"replaced\""));
+  EXPECT_EQ(count_of(lost + " layer 7\n", job.err()), 2U) << job.err();
+  EXPECT_EQ(count_of(lost + " layer 0\n", job.err()), 1U) << job.err();
+}
+
 // What cannot be replaced in place is told, and the training goes on.
 TEST(ReplaceTrainTest, TellsWhyAProgramCannotBeReplacedInPlace) {
   const std::pair<const char*, const char*> whys[] = {

@@ -310,6 +310,11 @@ void Recovery::before_call() {
   std::swap(written_, scratch_);
 }
 
+void Recovery::end_lost_step() const {
+  if (phase_ != Phase::kStep || !has_news() || state_->version() != version_at_entry_) return;
+  throw GroupLost(ErrorCode::kUnavailable, "a rank was lost in this step, which is made again");
+}
+
 void Recovery::join(RecoverableState& state, const std::function<void()>& warm_up) {
   if (phase_ == Phase::kOff) return;
   if (phase_ != Phase::kSetUp) {
@@ -371,7 +376,7 @@ void Recovery::step(const std::function<void()>& f) {
   was_given_step_ = false;
   for (;;) {
     written_.clear();
-    const std::uint64_t version = state_->version();
+    version_at_entry_ = state_->version();
     try {
       f();
       break;
@@ -383,7 +388,7 @@ void Recovery::step(const std::function<void()>& f) {
         throw;
       }
       if (!await_news(generation_)) give_up(thrown);
-      if (state_->version() != version) {
+      if (state_->version() != version_at_entry_) {
         phase_ = Phase::kOff;
         throw Failure(ErrorCode::kUnavailable,
                       "a rank was lost in a call that follows the optimizer's step: such a step "

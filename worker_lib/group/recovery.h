@@ -136,6 +136,9 @@ class Recovery : public std::enable_shared_from_this<Recovery> {
   bool is_on() const { return phase_ != Phase::kOff; }
   // For the state that is about to be given to others: on the autograd's thread, too.
   void before_call();
+  // Likewise; before the optimizer's step, in a step that is to be made again: throws GroupLost, so that its rest need not
+  // be computed.
+  void end_lost_step() const;
 
  private:
   enum class Phase { kSetUp, kBetween, kStep, kRecovering, kOff };
@@ -183,6 +186,7 @@ class Recovery : public std::enable_shared_from_this<Recovery> {
   std::optional<std::string> skipped_;  // the next step is committed already; what it leaves behind
   std::optional<std::string> entry_;    // as which the next step begins
   bool was_given_step_ = false;         // the running step: by the ranks that had committed it
+  std::uint64_t version_at_entry_ = 0;  // of the state, in a step
   std::string written_;                 // the last effect
   std::string scratch_;
 

@@ -348,6 +348,25 @@ void Recoverable::keep(Stateful& part) { parts_->own.push_back(&part); }
 
 void Recoverable::keep_replicated(Stateful& part) { parts_->replicated.push_back(&part); }
 
+namespace {
+
+constexpr std::size_t kHooksMax = 8;  // 30 ns each
+
+// A rank that computes gradients for a step which is lost would have the others wait for it.
+void end_lost_backward(const std::vector<Tensor>& parameters,
+                       const std::shared_ptr<Recovery>& recovery) {
+  std::vector<Tensor> trained;
+  std::ranges::copy_if(parameters, std::back_inserter(trained), &Tensor::requires_grad);
+  const std::size_t every = std::max<std::size_t>(1, (trained.size() + kHooksMax - 1) / kHooksMax);
+  for (std::size_t i = 0; i < trained.size(); i += every) {
+    trained[i].register_hook([lost = std::weak_ptr(recovery)](const Tensor&) {
+      if (const auto its = lost.lock()) its->end_lost_step();
+    });
+  }
+}
+
+}  // namespace
+
 void Recoverable::join(const std::function<void()>& warm_up) {
   Parts& parts = *parts_;
   if (!parts.recovery) return;
@@ -361,6 +380,7 @@ void Recoverable::join(const std::function<void()>& warm_up) {
     why = "the model is not on the device of its rank";
   }
   if (!why.empty()) return parts.recovery->refuse(why);
+  end_lost_backward(parts.parameters, parts.recovery);
   parts.recovery->join(parts, warm_up);
 }
 

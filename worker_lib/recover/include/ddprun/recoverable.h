@@ -27,11 +27,12 @@
 // there to step() without calls that wait for others, as it does after a checkpoint was resumed.
 //
 // In step(): all that must not be done twice, or by halves: forward, backward, the optimizer's step. When a
-// rank is lost, the step is made again from its beginning: the state kept, the module's buffers and the
-// random numbers are put back, gradients are cleared. What it changes besides must be the same when it is done
-// twice, or be kept. What is kept must have its new value before backward(): a rank may die after it has given
-// its gradients, and the step counts. After the optimizer's step no call that waits for others: make it
-// after step(), where it is made again by itself. Nothing of it is kept on a thread of your own.
+// rank is lost, backward() or a call throws, which must reach step(), and the step is made again from its
+// beginning: the state kept, the module's buffers and the random numbers are put back, gradients are cleared.
+// What it changes besides must be the same when it is done twice, or be kept. What is kept must have its new
+// value before backward(): a rank may die after it has given its gradients, and the step counts. After the
+// optimizer's step no call that waits for others: make it after step(), where it is made again by itself.
+// Nothing of it is kept on a thread of your own.
 //
 // Every rank makes the same steps; each waits for all ranks (DDP does). Without ddprun, with --standby=off,
 // with an agent of an earlier version and alone, step() calls f and nothing else happens. Where ranks
