@@ -5,7 +5,7 @@
 namespace ddprun::agent {
 namespace {
 
-std::chrono::microseconds in_us(DowntimeClock::Duration duration) {
+std::chrono::microseconds microseconds_in(DowntimeClock::Duration duration) {
   return std::chrono::duration_cast<std::chrono::microseconds>(
       std::max(duration, DowntimeClock::Duration::zero()));
 }
@@ -172,20 +172,20 @@ Downtime DowntimeClock::latest(TimePoint now) const {
   const Reached all = reached(*outage_, now);
   const TimePoint end = outage_->over_at.value_or(now);
   Downtime downtime;
-  downtime.stopped = in_us(outage_->stopped_at - outage_->failed_at);
+  downtime.stopped = microseconds_in(outage_->stopped_at - outage_->failed_at);
   // The parts add up to the microsecond.
-  downtime.started = in_us(outage_->ran_at - outage_->failed_at) - downtime.stopped;
+  downtime.started = microseconds_in(outage_->ran_at - outage_->failed_at) - downtime.stopped;
   if (!all.knows_steps) {
     downtime.until = DowntimeEnd::kWorkersRun;
     return downtime;
   }
-  downtime.joined = in_us(all.first_step.value_or(end) - outage_->ran_at);
+  downtime.joined = microseconds_in(all.first_step.value_or(end) - outage_->ran_at);
   if (!all.first_step) return downtime;
   if (!all.is_comparable) {
     downtime.until = DowntimeEnd::kFirstStep;
     return downtime;
   }
-  downtime.repeated = in_us(all.step_after.value_or(end) - *all.first_step);
+  downtime.repeated = microseconds_in(all.step_after.value_or(end) - *all.first_step);
   downtime.steps_repeated = all.steps_repeated;
   if (all.step_after) downtime.until = DowntimeEnd::kStepAfter;
   return downtime;

@@ -9,7 +9,7 @@ namespace {
 using std::chrono::microseconds;
 using std::chrono::steady_clock;
 
-microseconds in_us(steady_clock::duration duration) {
+microseconds whole_us(steady_clock::duration duration) {
   return std::chrono::duration_cast<microseconds>(duration);
 }
 
@@ -74,7 +74,7 @@ void EventLog::round_started(const rdzv::RoundStart& start, std::span<const pid_
   const bool is_first = round_.world_size == 0;
   const auto now = steady_clock::now();
   const Downtime downtime_before = times_.latest(now);
-  const auto since_cause = in_us(times_.round_runs(now));
+  const auto since_cause = whole_us(times_.round_runs(now));
   running_ = static_cast<int>(std::ranges::count_if(pids, [](pid_t pid) { return pid != 0; }));
   if (job_.events.as_torchrun) {
     // torchrun's records have the rank of the previous round and the restarts of the new one.
@@ -145,7 +145,7 @@ void EventLog::replaced(const Replace& what, pid_t newcomer) {
   const auto now = steady_clock::now();
   const Downtime downtime_before = times_.latest(now);
   Restarted restarted{what.round, what.restarts, what.max_restarts, what.failure,
-                      in_us(times_.replaced(what.generation, now))};
+                      whole_us(times_.replaced(what.generation, now))};
   restarted.in_place = {what.generation, what.rank, {}};
   restarted.downtime_before = downtime_before;
   round_.restarts = what.restarts;
@@ -187,7 +187,7 @@ void EventLog::round_stopping(Round round, const NodeEvent& cause) {
 void EventLog::finished(const rdzv::JobOutcome& outcome, int exit_code) {
   const auto now = steady_clock::now();
   times_.finished(now);
-  write(JobFinished{outcome, exit_code, in_us(times_.wall(now)), times_.all(now),
+  write(JobFinished{outcome, exit_code, whole_us(times_.wall(now)), times_.all(now),
                     times_.goodput(now)});
   if (!job_.events.as_torchrun) return;
   using Kind = rdzv::JobOutcome::Kind;

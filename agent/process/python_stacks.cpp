@@ -31,7 +31,7 @@ bool is_of_stacks(const fs::path& descriptor) {
          std::string_view(target.data(), static_cast<std::size_t>(size)).starts_with(start);
 }
 
-UniqueFd memory_of(pid_t pid) {
+UniqueFd memory_with_stacks_of(pid_t pid) {
   std::error_code error;
   for (fs::directory_iterator at("/proc/" + std::to_string(pid) + "/fd", error), end;
        !error && at != end; at.increment(error)) {
@@ -52,7 +52,7 @@ std::optional<PythonStacks> PythonStacks::ask(pid_t pid) {
       !has_signal(main.caught) || has_signal(main.blocked)) {
     return std::nullopt;
   }
-  UniqueFd memory = memory_of(pid);
+  UniqueFd memory = memory_with_stacks_of(pid);
   if (!memory || ::ftruncate(memory.get(), 0) != 0 ||
       ::syscall(SYS_tgkill, pid, pid, kStackSignal) != 0) {
     return std::nullopt;

@@ -22,7 +22,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr std::chrono::milliseconds kFlushLimit = 500ms;  // for the recording
+constexpr std::chrono::milliseconds kRecordingLimit = 500ms;  // for the recording
 constexpr auto kPausePatience = 100ms;  // until the console has written what is queued
 // Upper limit for the end of the job after the workers' grace period: stacks, SIGKILL, orphans, the
 // other nodes, the report.
@@ -83,7 +83,7 @@ int Supervisor::run() {
     leader_.look();
   }
   workers_.let_keeper_go();
-  if (recorder_) recorder_->flush(std::chrono::steady_clock::now() + kFlushLimit);
+  if (recorder_) recorder_->flush(std::chrono::steady_clock::now() + kRecordingLimit);
   return job_.exit_code(outcome_->exit_code);
 }
 

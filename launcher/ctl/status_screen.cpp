@@ -112,7 +112,8 @@ std::string head(const JobStatus& status) {
         node->state == NodeState::kLooking ? "looking for its leader" : "no round has begun yet";
   } else {
     const std::string round = "round " + to_string(*node->round);
-    text += node->state == NodeState::kRunning    ? round + " runs for " + in_words(node->round_age)
+    text += node->state == NodeState::kRunning
+                ? round + " runs for " + time_in_words(node->round_age)
             : node->state == NodeState::kStopping ? round + " is being stopped"
             : node->state == NodeState::kEnded    ? "it has ended with " + round
                                                   : "between rounds, after " + round;
@@ -121,13 +122,13 @@ std::string head(const JobStatus& status) {
   text += "\n";
   const microseconds wall = node->wall;
   text += "restarts " + std::to_string(node->restarts) + " of " +
-          std::to_string(node->max_restarts) + "; of " + in_words(wall) + " " +
-          in_words(node->downtime.total()) + " down after restarts (" +
+          std::to_string(node->max_restarts) + "; of " + time_in_words(wall) + " " +
+          time_in_words(node->downtime.total()) + " down after restarts (" +
           percent(node->downtime.total(), wall) + ")";
   for (std::size_t i = 0; i < node->restart_totals.size(); ++i) {
     const agent::RestartTotal& total = node->restart_totals[i];
     text += (i == 0 ? ": " : ", ") + std::to_string(total.count) + " " + words_of(total.reason) +
-            " " + in_words(total.downtime);
+            " " + time_in_words(total.downtime);
   }
   return text + "\n" + standbys(status) + replacement(status);
 }
@@ -154,7 +155,7 @@ std::string nodes(const JobStatus& status, std::size_t rows_max) {
       " joined of " + needs + waiting(leader);
   if (!status.late.empty()) text += ", " + std::to_string(status.late.size()) + " late";
   text += "; the leader is " + printable(leader.state);
-  if (leader.left) text += ", " + in_words(*leader.left) + " left";
+  if (leader.left) text += ", " + time_in_words(*leader.left) + " left";
   text += "\n";
   std::vector<Row> rows;
   auto members = leader.members;
@@ -198,8 +199,8 @@ std::string step_of(const WorkerStatus& worker) {
 }
 
 std::string waited(const std::string& sentence, std::chrono::nanoseconds time) {
-  return printable(sentence) + ", for " + in_words(std::chrono::duration_cast<microseconds>(time)) +
-         "\n";
+  return printable(sentence) + ", for " +
+         time_in_words(std::chrono::duration_cast<microseconds>(time)) + "\n";
 }
 
 // The call in which it is, if it has been there for some time.
@@ -208,7 +209,7 @@ std::string call_of(const WorkerStatus& worker) {
   const GroupCall& at = *worker.calls.front().at;
   if (at.is_over || at.since < kWaitShown) return "";
   return std::string(name_of(at.call.operation)) + " " + std::to_string(at.number) + " for " +
-         in_words(std::chrono::duration_cast<microseconds>(at.since));
+         time_in_words(std::chrono::duration_cast<microseconds>(at.since));
 }
 
 std::string state_of(const WorkerStatus& worker) {
@@ -232,7 +233,8 @@ std::string state_of(const WorkerStatus& worker) {
 
 std::string last_of(const WorkerStatus& worker) {
   if (!worker.progress || !worker.progress->step) return "-";
-  return in_words(std::chrono::duration_cast<microseconds>(worker.progress->since_step)) + " ago";
+  return time_in_words(std::chrono::duration_cast<microseconds>(worker.progress->since_step)) +
+         " ago";
 }
 
 // The first few of the program's own values.
@@ -325,7 +327,7 @@ std::string restarts(const JobStatus& status) {
   const auto& all = node->recent_restarts;
   for (std::size_t i = all.size() - std::min(all.size(), kShown); i < all.size(); ++i) {
     rows.push_back({agent::time_text("%H:%M:%S", all[i].when), "round " + to_string(all[i].round),
-                    in_words(all[i].downtime.total()) + " down", repeated_of(all[i].downtime),
+                    time_in_words(all[i].downtime.total()) + " down", repeated_of(all[i].downtime),
                     printable(all[i].sentence) + (all[i].generation ? ", replaced in place" : "")});
   }
   return text + table(rows, "lrrrl");
@@ -333,7 +335,7 @@ std::string restarts(const JobStatus& status) {
 
 }  // namespace
 
-std::string in_words(microseconds duration) {
+std::string time_in_words(microseconds duration) {
   const auto us = std::max<std::int64_t>(duration.count(), 0);
   char text[64];
   if (us < 10'000'000) {

@@ -18,6 +18,6 @@ inline constexpr std::size_t kAllRows = SIZE_MAX;
 std::string status_screen(const agent::JobStatus& status, std::size_t rows);
 
 // "15 ms", "1.2 s", "3 min 05 s", "2 h 01 min"
-std::string in_words(std::chrono::microseconds duration);
+std::string time_in_words(std::chrono::microseconds duration);
 
 }  // namespace ddprun::cli

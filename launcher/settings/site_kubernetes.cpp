@@ -16,7 +16,7 @@ constexpr const char* kIndex = "JOB_COMPLETION_INDEX";
 
 // Kubernetes kills a pod 30 s after SIGTERM, unless its manifest says otherwise. Before that there
 // must be time for the stacks and the report of workers that had to be killed.
-constexpr const char* kShutdownSeconds = "20";
+constexpr const char* kSecondsOfPod = "20";
 
 bool is_index(std::string_view text) {
   const auto index = parse_number<unsigned>(text);
@@ -65,7 +65,7 @@ std::optional<Site> kubernetes_site(const Environment& environment) {
   site.values.emplace(OptionId::kNodeRank, node_rank(index));
   site.values.emplace(OptionId::kMasterAddr, first_pod(environment, index));
   site.values.emplace(OptionId::kShutdownTimeout,
-                      SiteValue{kShutdownSeconds, "terminationGracePeriodSeconds, usually 30",
+                      SiteValue{kSecondsOfPod, "terminationGracePeriodSeconds, usually 30",
                                 /*is_proposal=*/true});
   // So that pods of the attempt before, which may not have ended yet, cannot join.
   if (const std::string set = value_or_empty(environment, "JOBSET_NAME"); !set.empty()) {

@@ -20,7 +20,7 @@ const std::string kLaunch = "write srun --ntasks-per-node=1 ddprun ...";
 constexpr const char* kPreemptSignal = "SIGUSR1";
 // Slurm sends SIGKILL KillWait (30 s) after SIGTERM. Before that there must be time for the stacks
 // and the report of workers that had to be killed.
-constexpr const char* kShutdownSeconds = "20";
+constexpr const char* kSecondsOfStep = "20";
 
 struct Variable {
   std::string name;
@@ -203,7 +203,7 @@ class Slurm {
 
   void propose_ending() {
     propose(OptionId::kPreemptSignal, kPreemptSignal, "Slurm");
-    propose(OptionId::kShutdownTimeout, kShutdownSeconds, "KillWait, usually 30");
+    propose(OptionId::kShutdownTimeout, kSecondsOfStep, "KillWait, usually 30");
   }
 
   // A requeued job keeps its id; what is stored under the id must not be mixed with the first run.

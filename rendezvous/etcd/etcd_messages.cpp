@@ -43,7 +43,7 @@ std::optional<std::int64_t> number_in(const json::value& value, std::string_view
   return parse_number<std::int64_t>(std::string_view(field.as_string()));
 }
 
-std::string text_in(const json::value& value, std::string_view name) {
+std::string string_in(const json::value& value, std::string_view name) {
   const json::string* text = in(value, name).if_string();
   return text == nullptr ? "" : std::string(text->data(), text->size());
 }
@@ -56,8 +56,8 @@ std::optional<EtcdKeyValue> entry_of(const json::value& entry) {
   const auto create = number_in(entry, "create_revision");
   const auto mod = number_in(entry, "mod_revision");
   const auto lease = number_in(entry, "lease");
-  auto key = from_base64(text_in(entry, "key"));
-  auto value = from_base64(text_in(entry, "value"));
+  auto key = from_base64(string_in(entry, "key"));
+  auto value = from_base64(string_in(entry, "value"));
   if (!entry.is_object() || !create || !mod || !lease || !key || !value) return std::nullopt;
   return EtcdKeyValue{*std::move(key), *std::move(value), *create, *mod, *lease};
 }
@@ -170,7 +170,7 @@ Result<EtcdWatchAnswer> read_etcd_watch(std::string_view line) {
   for (const json::value& event : *events) {
     auto read = entry_of(in(event, "kv"));
     if (!read) return no_such_answer();
-    answer.events.push_back({text_in(event, "type") == "DELETE", *std::move(read)});
+    answer.events.push_back({string_in(event, "type") == "DELETE", *std::move(read)});
   }
   return answer;
 }
@@ -178,7 +178,7 @@ Result<EtcdWatchAnswer> read_etcd_watch(std::string_view line) {
 Result<std::string> read_etcd_token(std::string_view body) {
   const auto parsed = parse(body);
   if (!parsed) return fail(parsed.error());
-  std::string token = text_in(*parsed, "token");
+  std::string token = string_in(*parsed, "token");
   if (token.empty()) return no_such_answer();
   return token;
 }
@@ -189,7 +189,7 @@ EtcdRefusal read_etcd_refusal(std::string_view body) {
   if (parsed) {
     const json::value& inner = in(*parsed, "error");  // in a stream
     const json::value& object = inner.is_object() ? inner : *parsed;
-    refusal.message = text_in(object, "message");
+    refusal.message = string_in(object, "message");
     for (const char* name : {"grpc_code", "code"}) {
       if (!in(object, name).is_null()) {
         refusal.code = static_cast<int>(number_in(object, name).value_or(-1));

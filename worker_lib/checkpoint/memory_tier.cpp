@@ -31,7 +31,7 @@ namespace {
 constexpr std::uint64_t kOwnPage = 4096;
 constexpr std::int64_t kLongestAuto = 10'000;  // steps
 constexpr int kMeasuredFrom = 3;               // snapshots: the pages of both slots are there
-constexpr std::size_t kPieceBytes = std::size_t{16} << 20;
+constexpr std::size_t kCopiedBytes = std::size_t{16} << 20;
 
 struct SnapshotText {
   safetensors::Metadata metadata;
@@ -250,9 +250,9 @@ bool MemoryTier::restore_data(const Kept& kept, const NamedTensors& tensors) {
   std::uint64_t size = 0;
   for (const auto& place : kept.places) size += place.size;
   torch::Tensor piece = torch::empty(
-      {static_cast<std::int64_t>(std::min<std::uint64_t>(kPieceBytes, size))}, torch::kUInt8);
+      {static_cast<std::int64_t>(std::min<std::uint64_t>(kCopiedBytes, size))}, torch::kUInt8);
   for (std::uint64_t at = 0; at < size;) {
-    const auto count = std::min<std::uint64_t>(kPieceBytes, size - at);
+    const auto count = std::min<std::uint64_t>(kCopiedBytes, size - at);
     piece = piece.narrow(0, 0, static_cast<std::int64_t>(count));
     auto* const bytes = static_cast<char*>(piece.mutable_data_ptr());
     if (is_source) std::memcpy(bytes, data.data() + at, count);

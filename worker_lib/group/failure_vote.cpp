@@ -14,7 +14,7 @@ namespace {
 
 using namespace detail;
 
-constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
+constexpr std::int64_t kNoStep = std::numeric_limits<std::int64_t>::max();
 
 std::string describe(std::int64_t step, const std::string& what) {
   return "the loss of step " + std::to_string(step) + " is " + what +
@@ -79,7 +79,7 @@ void FailureVote::settle() {
 }
 
 void FailureVote::end_together() {
-  const std::int64_t step = least(group_, {trouble_ ? trouble_->step : kNever, 0})[0];
+  const std::int64_t step = least(group_, {trouble_ ? trouble_->step : kNoStep, 0})[0];
   std::optional<RankError> mine;
   if (trouble_ && trouble_->step == step) mine.emplace().text = trouble_->why;
   const auto first = first_error(group_, std::move(mine)).value();
@@ -102,7 +102,7 @@ void FiniteGuard::watch(const torch::Tensor& loss, std::int64_t step) {
   if (loss.device().is_cpu()) return watch(loss.item<double>(), step);
   const torch::NoGradGuard no_grad;
   if (!first_bad_.defined()) {
-    first_bad_ = torch::full({}, kNever, torch::dtype(torch::kInt64).device(loss.device()));
+    first_bad_ = torch::full({}, kNoStep, torch::dtype(torch::kInt64).device(loss.device()));
   }
   first_bad_ =
       torch::where(loss.detach().isfinite().view({}), first_bad_, first_bad_.clamp_max(step));
@@ -111,7 +111,7 @@ void FiniteGuard::watch(const torch::Tensor& loss, std::int64_t step) {
 void FiniteGuard::look() {
   if (!first_bad_.defined()) return;
   const auto step = first_bad_.item<std::int64_t>();
-  if (step == kNever) return;
+  if (step == kNoStep) return;
   failures_.report(step, describe(step, "NaN or infinite"));
 }
 

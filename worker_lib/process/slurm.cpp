@@ -12,7 +12,7 @@
 namespace ddprun {
 namespace {
 
-constexpr const char* kHowToStart =
+constexpr const char* kHowToStartWithSlurm =
     "start the program with srun, or set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT yourself";
 
 // The first of the step's nodes, which runs rank 0; empty where nothing names them.
@@ -52,7 +52,8 @@ std::optional<Environment> slurm_environment(const VariableLookup& lookup) {
   const auto step = slurm_step(lookup("SLURM_STEP_ID").value_or(""));
   if (!step || !lookup("SLURM_PROCID")) return std::nullopt;
   const auto number = [&](const char* name, int least) {
-    return number_variable(lookup, name, least, std::numeric_limits<int>::max(), kHowToStart);
+    return number_variable(lookup, name, least, std::numeric_limits<int>::max(),
+                           kHowToStartWithSlurm);
   };
   Environment environment;
   environment.is_slurm_step = true;

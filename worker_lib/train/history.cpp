@@ -6,7 +6,7 @@
 
 namespace ddprun {
 
-constexpr auto kWhat = "a training's history";
+constexpr auto kHistory = "a training's history";
 
 const EvaluationRecord* History::best(const std::string& metric, MetricMode mode) const {
   const EvaluationRecord* best = nullptr;
@@ -21,7 +21,7 @@ const EvaluationRecord* History::best(const std::string& metric, MetricMode mode
 }
 
 std::string History::to_state() const {
-  StateText state(kWhat);
+  StateText state(kHistory);
   state.put("epochs", static_cast<std::int64_t>(epochs.size()));
   for (std::size_t i = 0; i < epochs.size(); ++i) {
     const EpochRecord& record = epochs[i];
@@ -42,7 +42,7 @@ std::string History::to_state() const {
 }
 
 History History::from_state(const std::string& text) {
-  const StateText state = StateText::parse(kWhat, text);
+  const StateText state = StateText::parse(kHistory, text);
   History history;
   for (std::int64_t i = 0; i < state.integer("epochs"); ++i) {
     const std::string prefix = "epoch." + std::to_string(i) + ".";

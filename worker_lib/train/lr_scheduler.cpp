@@ -17,7 +17,7 @@ namespace {
 
 using torch::optim::OptimizerOptions;
 
-constexpr auto kWhat = "a learning-rate schedule";
+constexpr auto kSchedule = "a learning-rate schedule";
 
 // What Python calls momentum, or the first of betas; null for optimizers that have neither.
 double* momentum_of(OptimizerOptions& options) {
@@ -84,7 +84,7 @@ void LRScheduler::set_rates(const std::vector<GroupRates>& rates) {
 }
 
 std::string LRScheduler::state_dict() const {
-  StateText state(kWhat);
+  StateText state(kSchedule);
   state.put("shape", rule_.shape).put("rule", rule_.text).put("step", steps_);
   const auto groups = rates();
   state.put("groups", static_cast<std::int64_t>(groups.size()));
@@ -97,7 +97,7 @@ std::string LRScheduler::state_dict() const {
 }
 
 void LRScheduler::load_state_dict(const std::string& text) {
-  const StateText state = StateText::parse(kWhat, text);
+  const StateText state = StateText::parse(kSchedule, text);
   if (state.text("shape") != rule_.shape) {
     throw UsageError("the saved schedule is " + state.text("rule") + " and this program's is " +
                      rule_.text + "; continue with the same kind");

@@ -26,7 +26,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr auto kWhat = "a Trainer";
+constexpr auto kTrainer = "a Trainer";
 constexpr auto kLossOfGpuPeriod = std::chrono::seconds(1);
 
 std::string text_of(const Metrics& metrics) {
@@ -91,7 +91,7 @@ struct TrainerBase::Parts final : TrainingView, Stateful {
 
   // --- Stateful: what the position does not say. save() has gathered the sums before.
   std::string state_dict() const override {
-    StateText state(kWhat);
+    StateText state(kTrainer);
     state.put("world_size", std::int64_t{context.world_size()}).put("batches_done", batches_done);
     state.put("samples", saved_sums.count).put("loss_sum", saved_sums.loss);
     state.put("metric_sums", saved_sums.metrics);
@@ -101,7 +101,7 @@ struct TrainerBase::Parts final : TrainingView, Stateful {
     return state.to_string();
   }
   void load_state_dict(const std::string& text) override {
-    const StateText state = StateText::parse(kWhat, text);
+    const StateText state = StateText::parse(kTrainer, text);
     History loaded = History::from_state(state.text("history"));
     EpochSums sums{.loss = state.number("loss_sum"),
                    .metrics = state.numbers("metric_sums"),

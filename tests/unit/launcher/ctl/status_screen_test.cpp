@@ -192,12 +192,12 @@ TEST(StatusScreen, NothingThatAJobSaysMovesTheCursor) {
 }
 
 TEST(StatusScreen, TimesAreWords) {
-  EXPECT_EQ(in_words(0us), "0 ms");
-  EXPECT_EQ(in_words(999'999us), "999 ms");
-  EXPECT_EQ(in_words(1'200ms), "1.2 s");
-  EXPECT_EQ(in_words(59'999ms), "59 s");
-  EXPECT_EQ(in_words(185s), "3 min 05 s");
-  EXPECT_EQ(in_words(7'260s), "2 h 01 min");
+  EXPECT_EQ(time_in_words(0us), "0 ms");
+  EXPECT_EQ(time_in_words(999'999us), "999 ms");
+  EXPECT_EQ(time_in_words(1'200ms), "1.2 s");
+  EXPECT_EQ(time_in_words(59'999ms), "59 s");
+  EXPECT_EQ(time_in_words(185s), "3 min 05 s");
+  EXPECT_EQ(time_in_words(7'260s), "2 h 01 min");
 }
 
 }  // namespace
