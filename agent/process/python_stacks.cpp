@@ -49,7 +49,7 @@ std::optional<PythonStacks> PythonStacks::ask(pid_t pid) {
   const ThreadSignals main = signals_of(pid, pid);
   // A signal that nobody handles would end the process; one that waits would be answered at some time.
   if (main.state.empty() || std::string_view("SR").find(main.state[0]) == std::string_view::npos ||
-      !has_signal(main.caught) || has_signal(main.blocked)) {
+      !has_signal(main.caught) || has_signal(main.blocked) || has_signal(main.pending)) {
     return std::nullopt;
   }
   UniqueFd memory = memory_with_stacks_of(pid);
@@ -60,13 +60,14 @@ std::optional<PythonStacks> PythonStacks::ask(pid_t pid) {
   return PythonStacks(pid, std::move(memory));
 }
 
-// While it is handled, the kernel blocks the signal.
+// While it is handled, the kernel blocks the signal. It does so a moment after the signal stops to be
+// pending, so the size is read first: with a line there, the signal was blocked before.
 bool PythonStacks::is_done() const {
+  struct stat about {};
+  const bool has_begun = ::fstat(memory_.get(), &about) == 0 && about.st_size > 0;
   const ThreadSignals main = signals_of(pid_, pid_);
   if (main.state.empty() || main.state[0] == 'Z' || main.state[0] == 'X') return true;
-  struct stat about {};
-  return !has_signal(main.pending) && !has_signal(main.blocked) &&
-         ::fstat(memory_.get(), &about) == 0 && about.st_size > 0;
+  return has_begun && !has_signal(main.pending) && !has_signal(main.blocked);
 }
 
 std::string PythonStacks::text(std::size_t bytes_max) const {

@@ -513,6 +513,22 @@ class Refused(unittest.TestCase):
         self.assertEqual((begun, computed, job._generation), ([0, 1, 2, 2, 3], [0, 1, 2, 3], 1))
         self.assertEqual(self.heard(), [])
 
+    def test_a_step_that_is_made_again_gives_the_buffers_again(self):
+        job = self.join()
+        gave = []
+        for _ in job.batches([1] * 4):
+            with job.step():
+                self.optimizer.zero_grad()
+                gave.append(self.ddp.require_forward_param_sync)
+                with self.ddp.no_sync():
+                    loss = self.ddp(torch.ones(1, 2)).sum()
+                    if job.committed == 2:
+                        job._link.wanted = 1  # as if the agent had said that a rank was lost
+                    loss.backward()
+                self.make_step(torch.ones(1, 2))
+        self.assertEqual((gave, job._generation), ([True] * 5, 1))
+        self.assertEqual(self.heard(), [])
+
     def test_a_batch_that_the_step_writes_into(self):
         from ddprun import replace
         job = self.join()

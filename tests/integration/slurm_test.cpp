@@ -283,7 +283,8 @@ TEST_F(Slurm, AllRanksRunSoonAfterTheStepHasStarted) {
       median(ms), *std::ranges::max_element(ms), kRuns, static_cast<int>(median(with).count()),
       static_cast<int>(median(without).count()));
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-  EXPECT_LE(median(ms), 200);
+  // On a machine that does nothing else; beside other tests srun itself takes longer than that.
+  EXPECT_LE(median(ms), std::max(200.0, static_cast<double>(median(without).count())));
 #endif
 }
 

@@ -243,8 +243,13 @@ bool is_listening(int port) {
   address.sin_port = htons(static_cast<std::uint16_t>(port));
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   const bool accepted = connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0;
+  // The kernel may give this socket that very port, and then it is connected with itself.
+  sockaddr_in own{};
+  socklen_t size = sizeof own;
+  const bool itself = getsockname(fd, reinterpret_cast<sockaddr*>(&own), &size) == 0 &&
+                      own.sin_port == address.sin_port;
   close(fd);
-  return accepted;
+  return accepted && !itself;
 }
 
 Job::Job(const Command& command, JobSetup setup) {

@@ -171,6 +171,7 @@ class Job:
         self._lacks_state = False  # of model and optimizer: it has taken a place
         self._is_torn = False  # its own is half another rank's
         self._is_in_step = self._has_stepped = self._again = self._has_given = False
+        self._gives_buffers = True  # whether the first forward of this step gives the model's buffers to all ranks
         self._mirror = None
         self._resume = None
         self._layout = None  # of DDP's buckets, since the last generation
@@ -355,6 +356,7 @@ class Job:
         if offers:
             self._link.offer(self._mirror.descriptor)
             self._is_offered = True
+        self._gives_buffers = self._ddp.require_forward_param_sync
         self._has_stepped = self._has_given = False
         self._is_in_step = True
 
@@ -457,7 +459,7 @@ class Job:
             raise CannotRecover("this rank is behind the others by a step that waits for none")
         self._is_torn = self._is_torn or is_behind
         needs = lacks or self._is_torn
-        self._layout, have_gradients, settings, shape = self._describe(group, source)
+        self._layout, have_gradients, settings, shape, gives_buffers = self._describe(group, source, in_step)
         if needs:
             self._shared.take_shape(shape)
         self._shared.share(group, source)
@@ -465,6 +467,8 @@ class Job:
             self._settings = settings
             self._shared.set(settings)
         make_reducer_again(self._ddp, group, self._layout, have_gradients)
+        # As the last step left it: a step that is made again may have been left between two backwards of which one gives nothing.
+        self._ddp.require_forward_param_sync = gives_buffers
         self._groups.forget_old()
         self._calls_at_commit = self._calls.value
         if lacks:
@@ -475,13 +479,16 @@ class Job:
         self._lacks_state = self._is_torn = False
         return is_behind
 
-    def _describe(self, group, source):
-        """(buckets, which parameters have gradients, settings, the form of the optimizer's state) of rank `source`."""
+    def _describe(self, group, source, in_step):
+        """(buckets, which parameters have gradients, settings, the form of the optimizer's state, whether the next forward gives
+        the buffers) of rank `source`."""
         is_source = group.rank() == source
         text = b""
         if is_source:
             have_gradients = [each.grad is not None for each in self._ddp.parameters()]
-            text = pickle.dumps((layout_of(self._ddp) or self._layout, have_gradients, self._settings, self._shared.shape()))
+            gives_buffers = self._gives_buffers if in_step else self._ddp.require_forward_param_sync
+            text = pickle.dumps((layout_of(self._ddp) or self._layout, have_gradients, self._settings, self._shared.shape(),
+                                 gives_buffers))
         size = torch.tensor([len(text)])
         dist.broadcast(size, source)
         data = torch.frombuffer(bytearray(text), dtype=torch.uint8) if is_source else torch.empty(int(size), dtype=torch.uint8)
