@@ -5,6 +5,7 @@ a few steps before, without a disk, and ends with the bits of one that nobody di
 
 With DDPRUN_TEST_FULL=1 it kills more often, with and without standbys. DDPRUN_TEST_SEED=N chooses the moments.
 """
+import ctypes
 import json
 import os
 import random
@@ -352,6 +353,56 @@ class Killed(Test):
                     if is_prepared:
                         self.assertEqual(step, last)
                     last = step
+
+
+class Parts(unittest.TestCase):
+    """A snapshot takes the layout of the one before, if it is of the same tensors."""
+
+    def test_whatever_lay_at_the_same_place_before(self):
+        import warnings
+        warnings.simplefilter("ignore")  # of sparse tensors
+        sys.path.insert(0, str(SOURCE / "worker_lib/python"))
+        import torch
+        from ddprun import keeping
+        memory = torch.arange(8, dtype=torch.float32) + 1
+        square, number = memory[:4].view(2, 2), memory[:2].view(torch.complex64)
+        rows, other_rows = (torch.as_strided(memory, (2, 2), (step, 1)) for step in (3, 4))
+        variants = {
+            "plain": square, "its columns": square.t(), "negative": torch._neg_view(square), "sparse": square.to_sparse(),
+            "flat": memory[:4], "whole": memory[:4].view(torch.int32), "parameter": torch.nn.Parameter(square),
+            "gaps": memory[::2], "rows": rows, "other rows": other_rows, "rows twice": [rows, rows], "both rows": [rows, other_rows],
+            "number": number, "conjugate": number.conj(), "imaginary": number.conj().imag,
+            "gradients": square.detach().requires_grad_(), "elsewhere": square.clone(), "nothing": memory[:0],
+            "on no device": memory.to("meta"), "twice": [square, square], "two": [square, memory[:4]], "no tensor": 5,
+        }
+
+        class Memory:
+            def read(self, copies):
+                for to, begin, size in zip(copies[0::3], copies[1::3], copies[2::3]):
+                    ctypes.memmove(to, begin, size)
+
+        def read_back(parts):
+            pieces = (zip(each[0::2], each[1::2]) for each in parts.pieces(0, parts.size))
+            data = b"".join(ctypes.string_at(*piece) if piece[0] else bytes(piece[1]) for some in pieces for piece in some)
+            held = ctypes.create_string_buffer(data, max(1, len(data)))
+            return keeping._Read(bytes(parts.structure()), Memory(), ctypes.addressof(held)).state()["it"]
+
+        def same(a, b):
+            if not isinstance(a, torch.Tensor):
+                return len(a) == len(b) and all(map(same, a, b)) if isinstance(a, list) else a == b
+            is_alike = (type(a), a.dtype, a.shape, a.requires_grad, a.layout, a.device) == (
+                type(b), b.dtype, b.shape, b.requires_grad, b.layout, b.device)
+            return is_alike and (a.is_meta or torch.equal(a.to_dense() if a.is_sparse else a, b.to_dense() if b.is_sparse else b))
+
+        for before, of_before in variants.items():
+            layout = keeping._Parts({"it": of_before}, None).layout
+            for now, value in variants.items():
+                with self.subTest(before=before, now=now):
+                    parts = keeping._Parts({"it": value}, layout)
+                    self.assertTrue(same(read_back(parts), value))
+                    self.assertEqual(keeping._Parts({"it": value}, parts.layout).layout is parts.layout, True)
+                    if "twice" in now:
+                        self.assertIs(*read_back(parts))
 
 
 class Cases(Test):

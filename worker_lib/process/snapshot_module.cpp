@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstdio>
+#include <cstring>
 #include <exception>
 #include <memory>
 #include <span>
@@ -156,6 +157,12 @@ const void* ddprun_snapshots_bytes(const DdprunSnapshots* snapshots, int number,
                                            : snapshots->memory->own(found, writer);
   *size = bytes.size();
   return bytes.data();
+}
+
+void ddprun_snapshots_read(const DdprunCopy* copies, std::size_t count) {
+  for (const DdprunCopy& copy : std::span(copies, count)) {
+    if (copy.size > 0) std::memcpy(copy.to, copy.from, copy.size);
+  }
 }
 
 void ddprun_snapshots_forget_after(DdprunSnapshots* snapshots, int local_rank, std::int64_t step) {

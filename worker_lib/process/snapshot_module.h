@@ -16,6 +16,12 @@ struct DdprunPiece {
   std::uint64_t size;
 };
 
+struct DdprunCopy {
+  void* to;
+  const void* from;
+  std::uint64_t size;
+};
+
 // Of the descriptor that the agent has handed to this process, once in its life. Null: there is none.
 DdprunSnapshots* ddprun_snapshots_of_this_process();
 
@@ -54,6 +60,8 @@ enum { kDdprunData = 0, kDdprunText = 1, kDdprunOwn = 2 };
 // In the memory, valid until the next begin; the data and the text of a snapshot, or the own part of `writer`.
 const void* ddprun_snapshots_bytes(const DdprunSnapshots* snapshots, int number, int what,
                                    int writer, std::uint64_t* size);
+// Copies from there to where a program has it.
+void ddprun_snapshots_read(const DdprunCopy* copies, std::size_t count);
 // What this rank wrote of later steps is not gone on from.
 void ddprun_snapshots_forget_after(DdprunSnapshots* snapshots, int local_rank, std::int64_t step);
 }

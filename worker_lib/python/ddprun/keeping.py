@@ -59,17 +59,22 @@ class _Pickler(pickle.Pickler):
         return NotImplemented
 
 
-def _take_apart(state):
-    """(the state with a place where each tensor was, the tensors in the order of their places). What is of another kind
-    stays where it is, and torch.save() finds its tensors."""
+def _is_plain(tensor):
+    """Its bytes are its elements."""
+    return tensor.layout is torch.strided and (tensor.is_cpu or tensor.is_cuda) and not (
+        tensor.is_quantized or tensor.is_conj() or tensor.is_neg())
+
+
+def _take_apart(state, takes=None):
+    """(the state with a place where each tensor was, the tensors in the order of their places). What is of another kind,
+    or not to be taken, stays where it is, and torch.save() finds its tensors."""
     tensors = []
     add = tensors.append
 
     def take(value):
         kind = type(value)
         if kind is torch.Tensor or kind is torch.nn.Parameter:
-            if value.layout is not torch.strided or not (value.is_cpu or value.is_cuda) or (
-                    value.is_quantized or value.is_conj() or value.is_neg()):
+            if takes is not None and not takes(value):
                 return value
             add(value)
             return _At, len(tensors) - 1
@@ -89,33 +94,43 @@ def _take_apart(state):
 class _Layout:
     """Where the bytes of tensors lie: each once, however often it is in the state."""
 
-    # What tells tensors apart: two that agree in all of it are one.
-    _COLUMNS = (torch.Tensor.data_ptr, torch.Tensor.stride, operator.attrgetter("is_cpu"), operator.attrgetter("dtype"),
-                operator.attrgetter("shape"), type, operator.attrgetter("requires_grad"))
+    # What tells tensors apart: two that agree in all of it are one. The last two tell apart what is no plain tensor, or has gaps;
+    # an address is that of the CPU or of a GPU.
+    _COLUMNS = (torch.Tensor.data_ptr, operator.attrgetter("dtype"), operator.attrgetter("shape"), type,
+                operator.attrgetter("requires_grad"), torch.Tensor.is_neg, torch.Tensor.is_contiguous)
+    _COLUMNS_OF_FEW = (torch.Tensor.stride, torch.Tensor.is_conj)  # only where there are gaps, or complex numbers
 
-    def __init__(self, tensors):
-        self._columns = [list(map(column, tensors)) for column in self._COLUMNS]
-        known, kept, self.numbers = {}, [], []  # numbers: of each tensor, the line of the table
-        for at, about in enumerate(zip(*self._columns)):
+    def __init__(self, tensors, are_all):
+        """`are_all`: of the state, as there is none that is not plain."""
+        self.are_all = are_all
+        is_simple = all(each.is_contiguous() and not each.is_complex() for each in tensors)
+        self._columns = [(column, list(map(column, tensors)))
+                         for column in (self._COLUMNS if is_simple else self._COLUMNS + self._COLUMNS_OF_FEW)]
+        known, kept, numbers = {}, [], []  # numbers: of each tensor, the line of the table
+        for at, about in enumerate(zip(*(values for _, values in self._columns))):
             new = len(kept)
             number = known.setdefault(about, new) if about[0] else new  # an empty one has no memory
             if number == new:
                 kept.append(at)
-            self.numbers.append(number)
+            numbers.append(number)
         # Of each: type of its elements, shape, is it a Parameter, has it gradients.
-        self.table = [(tensors[at].dtype, tuple(tensors[at].shape), type(tensors[at]) is torch.nn.Parameter,
-                       tensors[at].requires_grad) for at in kept]
-        self.sum = int.from_bytes(hashlib.blake2b(repr(self.table).encode(), digest_size=8).digest(), "little")
-        self.sizes = _sizes(self.table)
+        table = [(tensors[at].dtype, tuple(tensors[at].shape), type(tensors[at]) is torch.nn.Parameter, tensors[at].requires_grad)
+                 for at in kept]
+        self.sum = int.from_bytes(hashlib.blake2b(repr(table).encode(), digest_size=8).digest(), "little")
+        self.text = pickle.dumps((table, numbers), pickle.HIGHEST_PROTOCOL)
+        self.sizes = _sizes(table)
         self.offsets, self.size = _offsets(self.sizes)
-        self._kept = kept
+        self._count, self._kept = len(tensors), kept
         self._is_direct = all(tensors[at].is_cpu and tensors[at].is_contiguous() for at in kept)
         self._direct = {}  # the pieces of the last share, if all tensors are copied from where they are
 
     def is_of(self, tensors):
         """Of these, and at the same addresses. Compared in C, without a list of what each has."""
-        return len(tensors) == len(self.numbers) and all(
-            all(map(operator.eq, map(column, tensors), before)) for column, before in zip(self._COLUMNS, self._columns))
+        try:
+            return len(tensors) == self._count and all(
+                all(map(operator.eq, map(column, tensors), before)) for column, before in self._columns)
+        except RuntimeError:  # a sparse one has no address
+            return False
 
     def pieces(self, tensors, begin, end):
         """Arrays of address and size in turn, of the tensors' bytes from `begin` to `end`; address 0: zeroes. An array is valid
@@ -155,21 +170,33 @@ class _Parts:
 
     def __init__(self, state, before):
         """`before`: the layout of this state in the last snapshot, or None."""
-        self._rest, self._tensors = _take_apart(state)
-        self.layout = before if before is not None and before.is_of(self._tensors) else _Layout(self._tensors)
+        are_all = before is None or before.are_all
+        self._rest, self._tensors = _take_apart(state, None if are_all else _is_plain)
+        self.layout = before
+        if before is None or not before.is_of(self._tensors):
+            if are_all and not all(map(_is_plain, self._tensors)):
+                are_all = False
+                self._rest, self._tensors = _take_apart(state, _is_plain)
+            self.layout = _Layout(self._tensors, are_all)
 
     @property
     def size(self):
         return self.layout.size
 
     def structure(self):
-        content = self._rest, self.layout.table, self.layout.numbers
+        """The size of what the layout has to say, that, and the state without its tensors."""
+        text = self.layout.text
+        begin = len(text).to_bytes(8, "little") + text
         file = io.BytesIO()
+        file.write(begin)
         try:
-            _Pickler(file, pickle.HIGHEST_PROTOCOL).dump(content)
+            _Pickler(file, pickle.HIGHEST_PROTOCOL).dump(self._rest)
         except _HasTensors:
+            rest = io.BytesIO()
+            torch.save(self._rest, rest)
             file = io.BytesIO()
-            torch.save(content, file)
+            file.write(begin)
+            file.write(rest.getbuffer())
         return file.getbuffer()
 
     def pieces(self, begin, end):
@@ -203,14 +230,22 @@ def _put_together(value, tensors):
 
 def _load(file):
     # It was written by this job's own processes, into memory that nobody else has.
-    if file.getbuffer()[:1] == b"\x80":  # of pickle; torch.save() makes an archive
-        return pickle.load(file)
     return torch.load(file, map_location="cpu", weights_only=False)
+
+
+def _read_structure(structure):
+    """(the state without its tensors, table, numbers)"""
+    end = 8 + int.from_bytes(structure[:8], "little")
+    rest = structure[end:]
+    # torch.save() makes an archive, which begins otherwise.
+    return pickle.loads(rest) if rest[:1] == b"\x80" else _load(io.BytesIO(rest)), *pickle.loads(structure[8:end])
 
 
 def _as_it_was(tensor, about):
     _, _, is_parameter, has_gradients = about
-    return torch.nn.Parameter(tensor, has_gradients) if is_parameter else tensor.requires_grad_(has_gradients)
+    if is_parameter:
+        return torch.nn.Parameter(tensor, has_gradients)
+    return tensor.requires_grad_() if has_gradients else tensor
 
 
 def _whole(rest, tensors, table, numbers):
@@ -221,15 +256,17 @@ def _whole(rest, tensors, table, numbers):
 class _Read:
     """A state that was read: its structure and its tensors."""
 
-    def __init__(self, structure, memory):
-        """`memory`: a tensor of bytes, where the tensors lie."""
+    def __init__(self, structure, memory, begin):
+        """`begin`: the address where the tensors lie."""
         self._structure = structure
-        self._rest, self._table, self._numbers = _load(io.BytesIO(structure))
+        self._rest, self._table, self._numbers = _read_structure(structure)
         self._tensors = [torch.empty(shape, dtype=dtype) for dtype, shape, *_ in self._table]
         sizes = _sizes(self._table)
-        base = memory.data_ptr() if memory is not None else 0
-        for tensor, offset, size in zip(self._tensors, _offsets(sizes)[0], sizes):
-            ctypes.memmove(tensor.data_ptr(), base + offset, size)
+        copies = array.array("Q", bytes(8 * 3 * len(sizes)))
+        copies[0::3] = array.array("Q", map(torch.Tensor.data_ptr, self._tensors))
+        copies[1::3] = array.array("Q", map(begin.__add__, _offsets(sizes)[0]))
+        copies[2::3] = array.array("Q", sizes)
+        memory.read(copies)
 
     def state(self):
         return _whole(self._rest, self._tensors, self._table, self._numbers)
@@ -239,7 +276,7 @@ class _Read:
 
 
 def _of_small(structure, small):
-    rest, table, numbers = _load(io.BytesIO(structure))
+    rest, table, numbers = _read_structure(structure)
     tensors = [small[number] if number in small else torch.zeros(about[1], dtype=about[0])
                for number, about in enumerate(table)]
     return _whole(rest, tensors, table, numbers)
@@ -260,6 +297,7 @@ _ARGUMENTS = {
     "rank": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_int, ctypes.c_int]),
     "check": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_int, ctypes.c_int]),
     "bytes": (ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.POINTER(ctypes.c_uint64)]),
+    "read": (None, [ctypes.c_void_p, ctypes.c_size_t]),
     "forget_after": (None, [ctypes.c_void_p, ctypes.c_int, ctypes.c_int64]),
 }
 
@@ -332,6 +370,10 @@ class _Memory:
         size = ctypes.c_uint64()
         address = self._bytes(self._handle, number, what, writer, size)
         return _bytes_at(address, size.value) if size.value > 0 else None
+
+    def read(self, copies):
+        """`copies`: an array of where to, where from and size in turn."""
+        self._read(copies.buffer_info()[0], len(copies) // 3)
 
     def forget_after(self, place, step):
         self._forget_after(self._handle, place.local_rank, step)
@@ -520,11 +562,12 @@ class _Keeper:
         if own is None:
             return None
         size = int.from_bytes(own[:8].numpy().tobytes(), "little")
-        return _Read(own[_OWN_HEADER:_OWN_HEADER + size].numpy().tobytes(), own[_rounded(_OWN_HEADER + size):])
+        structure = own[_OWN_HEADER:_OWN_HEADER + size].numpy().tobytes()
+        return _Read(structure, memory, own.data_ptr() + _rounded(_OWN_HEADER + size))
 
     def _read_shared(self, number):
-        text = self._memory.bytes(number, _TEXT)
-        return None if text is None else _Read(text.numpy().tobytes(), self._memory.bytes(number, _DATA))
+        text, data = (self._memory.bytes(number, what) for what in (_TEXT, _DATA))
+        return None if text is None else _Read(text.numpy().tobytes(), self._memory, 0 if data is None else data.data_ptr())
 
 
 def _rounded(size):
