@@ -370,8 +370,8 @@ class Parts(unittest.TestCase):
         variants = {
             "plain": square, "its columns": square.t(), "negative": torch._neg_view(square), "sparse": square.to_sparse(),
             "flat": memory[:4], "whole": memory[:4].view(torch.int32), "parameter": torch.nn.Parameter(square),
-            "gaps": memory[::2], "rows": rows, "other rows": other_rows, "rows twice": [rows, rows], "both rows": [rows, other_rows],
-            "number": number, "conjugate": number.conj(), "imaginary": number.conj().imag,
+            "gaps": memory[::2], "rows": rows, "other rows": other_rows, "rows twice": [rows, rows],
+            "both rows": [rows, other_rows], "number": number, "conjugate": number.conj(), "imaginary": number.conj().imag,
             "gradients": square.detach().requires_grad_(), "elsewhere": square.clone(), "nothing": memory[:0],
             "on no device": memory.to("meta"), "twice": [square, square], "two": [square, memory[:4]], "no tensor": 5,
         }
