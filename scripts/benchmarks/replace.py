@@ -40,17 +40,21 @@ optimizer = torch.optim.AdamW(ddp.parameters())
 job = ddprun.join(model=ddp, optimizer=optimizer)
 batches = [(torch.randn(16, 256), torch.randint(0, 10, (16,))) for _ in range(1000)]
 spent, now = [], time.perf_counter
-hook = getattr(job, "_before_gradients", None)
 inside = [0.0]
 
 
-def timed(*arguments):
-    begun = now()
-    hook(*arguments)
-    inside[0] += now() - begun
+def timed(hook):
+    def call(*arguments):
+        begun = now()
+        hook(*arguments)
+        inside[0] += now() - begun
+    return call
 
 
-job._before_gradients = timed
+if hasattr(job, "_before_gradients"):
+    job._before_gradients = timed(job._before_gradients)
+    for hooks in (ddp._forward_hooks, optimizer._optimizer_step_post_hooks):
+        hooks.update({number: timed(hook) for number, hook in hooks.items()})
 for epoch in job.epochs(3 if "COST" in os.environ else 1000):
     loop = iter(job.batches(batches))
     while True:
