@@ -86,6 +86,7 @@ Found look(const std::string& job) {
   for (Candidate& each : found.jobs) {
     const auto left = std::chrono::ceil<milliseconds>(until - steady_clock::now());
     const auto line = each.client.line(std::max(left, milliseconds(1)));
+    if (!line && line.error().code == ErrorCode::kTimeout) each.client.give_up_answer();
     if (!line || !*line) continue;
     const json::object who = object_in(**line);
     each.job = field(who, "job");
@@ -146,7 +147,9 @@ Result<std::optional<std::string>> ControlClient::line(milliseconds patience) {
     if (const auto end = received_.find('\n'); end != std::string::npos) {
       std::string line = received_.substr(0, end);
       received_.erase(0, end + 1);
-      return line;
+      if (given_up_ == 0) return line;
+      given_up_ -= 1;
+      continue;
     }
     const auto left = std::chrono::ceil<milliseconds>(until - steady_clock::now()).count();
     pollfd ready{socket_.get(), POLLIN, 0};

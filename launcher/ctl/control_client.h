@@ -42,6 +42,8 @@ class ControlClient {
   // The next line, without its end. Nothing: the agent has closed the connection. `patience` 0: no
   // time limit.
   Result<std::optional<std::string>> line(std::chrono::milliseconds patience);
+  // The next line answers a request for which nobody waits any more: it is left out.
+  void give_up_answer() { given_up_ += 1; }
   // The same for a request with exactly one answer: a closed connection or a refusal is an error.
   Result<std::string> answer();
 
@@ -49,6 +51,7 @@ class ControlClient {
   rdzv::UniqueFd socket_;
   pid_t agent_;
   std::string received_;
+  int given_up_ = 0;
 };
 
 // Finds a job by its id, by the process id of its agent, or, if `job` is empty, the only one.

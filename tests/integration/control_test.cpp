@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <boost/json.hpp>
+#include <chrono>
 #include <csignal>
 #include <cstring>
 #include <filesystem>
@@ -17,6 +18,7 @@
 #include <memory>
 #include <sstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "tests/support/cluster.h"
@@ -210,6 +212,18 @@ TEST_F(Control, AJobThatHangsIsNamedWithWhatToDo) {
   EXPECT_EQ(told.code, kSilent);
   EXPECT_THAT(told.err,
               AllOf(HasSubstr("pid " + std::to_string(job->pid())), HasSubstr("does not answer")));
+}
+
+// It is listed without its name then, and what it says of itself comes before the answer.
+TEST_F(Control, AJobThatIsSlowToSayWhoItIsAnswersWhatItWasAsked) {
+  const auto job = start("slow");
+  job->signal(SIGSTOP);
+  ASSERT_TRUE(eventually([&] { return process(job->pid())->state == 'T'; }));
+  Job status(ddpctl({"status", "--json", "slow"}), here());
+  std::this_thread::sleep_for(std::chrono::seconds(1));  // ddpctl waits half a second for it
+  job->signal(SIGCONT);
+  ASSERT_EQ(status.wait(), exited(0)) << status.err();
+  EXPECT_EQ(json::parse(status.out()).at("nodes").as_array().size(), 1U) << status.out();
 }
 
 // ---- status
