@@ -148,7 +148,10 @@ Command SlurmCluster::srun(const std::vector<std::string>& options, const Comman
 }
 
 std::string SlurmCluster::ask(const Command& command, JobSetup setup) const {
-  Job job(command, this->setup(std::move(setup)));
+  // A script that is submitted outlives this Job, which ends whatever has its variable.
+  Command asked{"env", "--unset=DDPRUN_TEST_JOB"};
+  asked.insert(asked.end(), command.begin(), command.end());
+  Job job(asked, this->setup(std::move(setup)));
   job.wait();
   std::string said = job.out();
   while (said.ends_with('\n')) said.pop_back();
