@@ -29,6 +29,7 @@ rdzv::RoundConfig leader_config(const Job& job) {
   config.last_call_timeout = job.nodes.last_call_timeout;
   config.replace_timeout = job.nodes.replace_timeout;
   config.reconnect_grace = job.nodes.leader.keep_alive.reconnect_grace;
+  config.silence_limit = job.nodes.leader.keep_alive.timeout();
   return config;
 }
 

@@ -216,6 +216,7 @@ static void fields(auto& json, Is<rdzv::RoundConfig> auto& config) {
   json.may_lack("join_timeout_ms", config.join_timeout);
   json.may_lack("last_call_timeout_ms", config.last_call_timeout);
   json.may_lack("reconnect_grace_ms", config.reconnect_grace);
+  json.may_lack("silence_limit_ms", config.silence_limit);
   json.may_lack("answer_timeout_ms", config.answer_timeout);
   json.may_lack("stop_margin_ms", config.stop_margin);
   json.may_lack("replace_timeout_ms", config.replace_timeout);

@@ -38,6 +38,7 @@ Result<rdzv::LeaderJob> read_leader_job(const std::string& listen, const Setting
   const RdzvConf conf = take(read_conf(resolved(settings, OptionId::kRdzvConf), warnings));
   job.keep_alive = keep_alive_of(conf);
   job.round.reconnect_grace = job.keep_alive.reconnect_grace;
+  job.round.silence_limit = job.keep_alive.timeout();
   job.round.join_timeout = seconds_of(conf, "join_timeout").value_or(job.round.join_timeout);
   job.round.last_call_timeout =
       seconds_of(conf, "last_call_timeout").value_or(job.round.last_call_timeout);

@@ -173,8 +173,8 @@ void RoundServer::lose(NodeId id, const StreamPtr& stream) {
   if (found == peers_.end() || found->second.stream != stream) return;
   found->second.stream.reset();
   liveness_.forget(id);
-  if (!core_.has(id)) return forget(id);
-  feed(id, LinkEvent(NodeDisconnected{}));
+  if (core_.has(id)) feed(id, LinkEvent(NodeDisconnected{}));
+  if (!core_.has(id)) forget(id);
 }
 
 void RoundServer::set_address(Peer& peer, std::string address) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "rendezvous/common/duration_text.h"
 #include "rendezvous/common/limits.h"
 
 namespace ddprun::rdzv {
@@ -72,8 +73,11 @@ RankCheck check_rank(const RoundConfig& config, const Membership& members, const
   const std::string rank = std::to_string(*hello.node_rank);
   const std::string& other_host = members.hello_of(*other).host;
   if (config.has_exact_ranks) {
-    check.refusal = "--node-rank=" + rank + " is taken by " + other_host +
-                    "; give every node a rank of its own";
+    check.taken_by = other;
+    const std::string taken = "--node-rank=" + rank + " is taken by " + other_host + "; ";
+    check.refusal = taken + "give every node a rank of its own";
+    check.warning =
+        taken + "waiting for the end of that one, at most " + duration_text(config.silence_limit);
   } else {
     check.warning = "--node-rank=" + rank + " was asked for by " + other_host +
                     " too; nodes that ask for the same rank are sorted by arrival";

@@ -19,8 +19,12 @@ std::optional<std::string> check_hello(const RoundConfig& config, Round current,
 // The result for a node that asks for a rank that another node has asked for.
 struct RankCheck {
   std::optional<NodeId> replaces;  // its connection is broken: it is removed and loses its rank
-  std::optional<std::string> refusal;
-  std::optional<std::string> warning;  // the node may take part, but not with that rank
+  // It is connected, and both cannot take part. `warning` is for a node that waits for its end, `refusal` for one
+  // that does not, or not any more.
+  std::optional<NodeId> taken_by;
+  std::string refusal;
+  std::optional<std::string>
+      warning;  // without `taken_by`: the node may take part, but not with that rank
 };
 RankCheck check_rank(const RoundConfig& config, const Membership& members, const NodeHello& hello);
 

@@ -66,7 +66,11 @@ std::vector<ToNode> RoundCore::step(CoreTime now, NodeId from, const ToLeader& m
 
 std::vector<ToNode> RoundCore::step(CoreTime now, NodeId node, const LinkEvent& event) {
   now_ = now;
-  if (!members_.has(node)) return {};
+  if (!members_.has(node)) {
+    if (std::holds_alternative<NodeResumed>(event) || claims_.erase(node) == 0) return {};
+    if (std::holds_alternative<NodeSilent>(event)) out_.push_back({node, DeclaredLost{}});
+    return std::exchange(out_, {});
+  }
   std::visit([&](const auto& e) { on(node, e); }, event);
   go_on();
   return std::exchange(out_, {});
@@ -91,7 +95,7 @@ std::vector<ToNode> RoundCore::step(const RoundInput& input) {
 }
 
 bool RoundCore::is_stale(NodeId from, const ToLeader& message) const {
-  if (std::holds_alternative<NodeHello>(message)) return members_.has(from);
+  if (std::holds_alternative<NodeHello>(message)) return has(from);
   const bool is_of_leader = from == NodeId{0} && !config_.own_node;
   if (is_of_leader && std::holds_alternative<StopAsked>(message)) return false;
   if (!members_.has(from)) return true;
@@ -154,9 +158,34 @@ bool RoundCore::may_wait(NodeId from) {
 bool RoundCore::may_have_its_rank(NodeId from, const NodeHello& hello) {
   RankCheck check = check_rank(config_, members_, hello);
   if (check.replaces) remove(*check.replaces, NodeGone::How::kReplaced);
-  if (check.refusal) out_.push_back({from, Refused{std::move(*check.refusal)}});
+  if (check.taken_by && check.taken_by == config_.own_node) {  // which is alive
+    out_.push_back({from, Refused{std::move(check.refusal)}});
+    return false;
+  }
   if (check.warning) out_.push_back({from, Warning{std::move(*check.warning)}});
-  return !check.refusal;
+  if (check.taken_by) claims_.emplace(from, Claim{hello, now_ + config_.silence_limit});
+  return !check.taken_by;
+}
+
+void RoundCore::settle_claims() {
+  for (auto at = claims_.begin(); at != claims_.end();) {
+    const auto [node, claim] = *at;
+    RankCheck check = check_rank(config_, members_, claim.hello);
+    const bool is_taken = check.taken_by && !has_ended();
+    if (is_taken && now_ >= claim.until && was_paused(claim.until)) {
+      at->second.until = now_ + config_.silence_limit;
+    }
+    if (is_taken && now_ < at->second.until) {
+      ++at;
+      continue;
+    }
+    at = claims_.erase(at);
+    if (is_taken) {
+      out_.push_back({node, Refused{std::move(check.refusal)}});
+    } else {
+      on(node, claim.hello);
+    }
+  }
 }
 
 void RoundCore::tell_progress(NodeId to) {
@@ -415,11 +444,13 @@ void RoundCore::on(NodeId, const StopAsked& asked) {
 // ---- from state to state
 
 void RoundCore::go_on() {
+  settle_claims();
   // Each call makes at most one step; a step may make the next one possible.
   for (auto before = state_.index();; before = state_.index()) {
     std::visit([&](auto& state) { go_on(state); }, state_);
-    if (state_.index() == before) return;
+    if (state_.index() == before) break;
   }
+  if (has_ended()) settle_claims();  // who waits is told
 }
 
 void RoundCore::go_on(Gathering& gathering) {

@@ -45,7 +45,9 @@
 //                    too late: end     gather                                                  count (6)           or not
 //
 //   (1) refused if its settings do not fit, or if there are too many spares already; a node
-//       whose connection is broken loses its rank to it
+//       whose connection is broken loses its rank to it. A connected one may be dead as well, and this node the one that
+//       was started in its place: then the hello waits until the other's end is known, at most silence_limit; refused
+//       after it. Of a node that is no member yet only the end of its connection is heard
 //   (2) once a worker has ended with 0 a newcomer only waits
 //   (3) the next round number, another host; in every state: if too few nodes are left, Gathering again
 //   (4) if a spare leaves or is lost, nothing stops
@@ -82,6 +84,7 @@
 //   Ended               JobEnd, as for any newcomer
 #pragma once
 
+#include <map>
 #include <optional>
 #include <set>
 #include <variant>
@@ -144,7 +147,8 @@ class RoundCore {
 
   // Whether a new connection for this node and session may resume the old one.
   bool can_resume(NodeId node, std::uint64_t session) const;
-  bool has(NodeId node) const { return members_.has(node); }
+  // A member, or a node that waits for its rank.
+  bool has(NodeId node) const { return members_.has(node) || claims_.contains(node); }
 
   Round round() const { return round_; }
   int restarts() const { return policy_.restarts(); }
@@ -174,6 +178,11 @@ class RoundCore {
     std::set<NodeId> done;
     bool are_some_done = false;  // a worker ended with 0: its work must not be repeated
     Replacements replacements = {};
+  };
+  // Of a node whose rank another one has.
+  struct Claim {
+    NodeHello hello;
+    CoreTime until;
   };
   struct Ended {
     JobOutcome outcome;
@@ -207,6 +216,7 @@ class RoundCore {
   void on(NodeId node, const NodeSilent& event);
 
   bool may_have_its_rank(NodeId from, const NodeHello& hello);
+  void settle_claims();
   bool may_wait(NodeId from);
   void remove(NodeId node, NodeGone::How how);
   void give_up_on(NodeId node);
@@ -240,6 +250,7 @@ class RoundCore {
   RoundConfig config_;
   State state_;
   Membership members_;
+  std::map<NodeId, Claim> claims_;
   RestartPolicy policy_;
   Round round_{};
   Round round_min_{};     // of the next round: the lowest number that every node accepts

@@ -228,6 +228,26 @@ TEST_P(NodesThatGo, AreAwaitedAndComeBack) {
   expect_good_end(cluster);
 }
 
+// Its process does not run any more, and its connection is not closed yet: so it is too where the machine or the network
+// takes its time.
+TEST(StaticNode, TakesItsRankBackBeforeItsDeathIsKnown) {
+  Cluster cluster({.meeting = Meeting::kStatic});
+  cluster.start_all(2);
+  ASSERT_EQ(cluster.next_round(2), 0) << cluster.told();
+  cluster[1].signal(SIGSTOP);
+  ASSERT_TRUE(eventually([&] { return process(cluster[1].pid())->state == 'T'; }));
+  Job again(cluster.command(1));
+  ASSERT_TRUE(again.reaches([&] {
+    return again.err().find("waiting for the end of that one") != std::string::npos;
+  })) << again.err();
+  cluster[1].signal(SIGKILL);
+  EXPECT_EQ(cluster[1].wait(), killed_by(SIGKILL));
+  EXPECT_GE(cluster.next_round(2), 1) << cluster.told() << again.err();
+  cluster.forget(1);
+  expect_good_end(cluster);
+  EXPECT_EQ(again.wait(), exited(0)) << again.err();
+}
+
 TEST_P(ElasticNodes, GoOnWithoutOneThatIsToldToStop) {
   Cluster cluster({.meeting = GetParam(), .nnodes = "1:2", .nproc = 2});
   cluster.start_all(2);

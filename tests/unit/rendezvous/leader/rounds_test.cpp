@@ -78,6 +78,7 @@ class Rounds : public ::testing::Test {
     options.round.restarts.max_restarts = 3;
     options.round.own_node.reset();
     options.round.reconnect_grace = options.keep_alive.reconnect_grace;
+    options.round.silence_limit = options.keep_alive.timeout();
     auto listener = open_listener({.port = port_});
     ASSERT_TRUE(listener);
     port_ = listener->bound.port;

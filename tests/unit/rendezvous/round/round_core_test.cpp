@@ -421,6 +421,84 @@ TEST(RoundCore, ANewcomerTakesTheRankOfANodeWhoseConnectionIsBroken) {
   EXPECT_EQ(start.nodes_joined, 1);
 }
 
+// Node 1 runs, node 2 asks for its rank: it may be node 1's successor on the same machine, or a mistake.
+class TakenRank : public ::testing::Test {
+ protected:
+  static RoundConfig exact_ranks() {
+    RoundConfig config = config_of(2, 2);
+    config.has_exact_ranks = true;
+    return config;
+  }
+  TakenRank() : job(exact_ranks()) {
+    job.join(0, 0);
+    job.join(1, 1);
+    job.said(0, StoreOpened{kFirst, 1});
+    const auto out = job.join(2, 1);
+    EXPECT_THAT(only<Warning>(out)->sentence,
+                AllOf(HasSubstr("--node-rank=1 is taken by node1"), HasSubstr("at most 6 s")));
+    EXPECT_EQ(job.core.deadline(), job.now + 6s);
+    EXPECT_TRUE(job.core.is_running());
+  }
+
+  Leader job;
+};
+
+TEST_F(TakenRank, IsFreeWhenTheOthersConnectionBreaks) {
+  const auto out = job.link(1, NodeDisconnected{});
+  EXPECT_THAT(receivers_of<RoundStop>(out), ElementsAre(kOwn));
+  EXPECT_FALSE(job.core.has(NodeId{1}));
+  job.said(0, RoundStopped{kFirst, {}});
+  job.wait(1s);
+  EXPECT_THAT(receivers_of<RoundStart>(job.said(0, StoreOpened{kSecond, 2})),
+              ElementsAre(kOwn, NodeId{2}));
+}
+
+TEST_F(TakenRank, IsFreeWhenTheOtherIsSilentOrLeaves) {
+  job.link(1, NodeSilent{});
+  EXPECT_TRUE(job.core.has(NodeId{2}));
+  job.join(3, 1);
+  job.said(2, NodeLeaving{SIGTERM});
+  job.said(0, RoundStopped{kFirst, {}});
+  job.wait(1s);
+  EXPECT_THAT(receivers_of<RoundStart>(job.said(0, StoreOpened{kSecond, 2})),
+              ElementsAre(kOwn, NodeId{3}));
+}
+
+TEST_F(TakenRank, OfANodeThatLivesIsRefused) {
+  job.now += 5999ms;
+  EXPECT_THAT(job.core.tick(job.now), IsEmpty());
+  const auto out = job.wait(1ms);
+  EXPECT_THAT(only<Refused>(out)->sentence,
+              AllOf(HasSubstr("--node-rank=1 is taken by node1"), HasSubstr("of its own")));
+  EXPECT_FALSE(job.core.has(NodeId{2}));
+  EXPECT_EQ(job.core.deadline(), std::nullopt);
+  EXPECT_TRUE(job.core.is_running());
+}
+
+// What the nodes have sent meanwhile is not read yet.
+TEST_F(TakenRank, IsAwaitedAgainByALeaderThatWasPaused) {
+  EXPECT_THAT(job.wait(60s), IsEmpty());
+  EXPECT_THAT(receivers_of<RoundStop>(job.link(1, NodeDisconnected{})), ElementsAre(kOwn));
+}
+
+TEST_F(TakenRank, IsForgottenWithWhoWaitsForIt) {
+  EXPECT_THAT(job.link(2, NodeDisconnected{}), IsEmpty());
+  EXPECT_FALSE(job.core.has(NodeId{2}));
+  job.join(3, 1);
+  EXPECT_THAT(receivers_of<DeclaredLost>(job.link(3, NodeSilent{})), ElementsAre(NodeId{3}));
+  EXPECT_FALSE(job.core.has(NodeId{3}));
+  job.link(1, NodeDisconnected{});
+  EXPECT_TRUE(job.core.is_running());
+}
+
+TEST_F(TakenRank, WhoWaitsIsToldOfTheEnd) {
+  job.said(0, WorkersDone{kFirst});
+  EXPECT_THAT(receivers_of<JobEnd>(job.said(1, WorkersDone{kFirst})),
+              ElementsAre(kOwn, NodeId{1}, NodeId{2}));
+  for (const int node : {0, 1, 2}) job.said(node, Goodbye{});
+  EXPECT_TRUE(job.core.was_everyone_told());
+}
+
 // ---- the budget
 
 TEST(RoundCore, WaitsForEveryNodeBeforeItEndsTheJob) {
