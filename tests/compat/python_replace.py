@@ -399,12 +399,34 @@ class Refused(unittest.TestCase):
             model.register_comm_hook(None, lambda state, bucket: None)
             return model
 
+        def scheduled(model):
+            optimizer = torch.optim.SGD(model.parameters(), 0.1)
+            torch.optim.lr_scheduler.StepLR(optimizer, 1)
+            return optimizer
+
+        def ignoring():
+            module = torch.nn.Linear(2, 1)
+            module._ddp_params_and_buffers_to_ignore = ["bias"]
+            module.bias.requires_grad = False
+            return DistributedDataParallel(module)
+
+        class Unpicklable:
+            def state_dict(self):
+                return {"f": lambda: None}
+
+            load_state_dict = None
+
         plain = torch.nn.Linear(2, 1)
         cases = [("no DistributedDataParallel but a Linear", lambda: self.join(plain)),
                  ("communication hook", lambda: self.join(hooked())),
                  ("static_graph", lambda: self.join(self.model(static_graph=True))),
                  ("meter has no state_dict()", lambda: self.join(meter=NoState())),
-                 ("no optimizer", lambda: self.join(optimizer=NoState()))]
+                 ("no optimizer", lambda: self.join(optimizer=NoState())),
+                 ("not all parameters that are trained", lambda: self.join(model := self.model(), torch.optim.SGD(
+                     [model.module.weight]))),
+                 ("join() was given none", lambda: self.join(model := self.model(), scheduled(model))),
+                 ("ignores parameters", lambda: self.join(ignoring())),
+                 ("cannot be pickled (AttributeError", lambda: self.join(part=Unpicklable()))]
         for words, make in cases:
             with self.subTest(words):
                 self.assertEqual(type(make()).__name__, "Alone")
@@ -450,7 +472,7 @@ class Refused(unittest.TestCase):
         job = self.join()
         for _ in range(2):
             self.assertEqual(self.train(job, [1] * 3), 3)
-        self.assertEqual(job.committed, 3)
+        self.assertEqual(job.committed, 6)
 
         job = self.join()
         self.heard()
@@ -513,6 +535,97 @@ class Refused(unittest.TestCase):
         self.assertEqual((begun, computed, job._generation), ([0, 1, 2, 2, 3], [0, 1, 2, 3], 1))
         self.assertEqual(self.heard(), [])
 
+    def lose(self, job, at=2):
+        """Before a backward: as if the agent had said that a rank was lost."""
+        if job.committed == at and job._generation == 0:
+            job._link.wanted = 1
+
+    def test_a_step_that_changes_weights_before_it_is_lost(self):
+        job = self.join()
+        with self.assertRaises(ConnectionError):
+            for _ in job.batches([1] * 4):
+                with job.step():
+                    with torch.no_grad():
+                        self.ddp.module.weight.mul_(0.5)
+                    self.lose(job)
+                    self.make_step(torch.ones(1, 2))
+        self.assert_said("had changed the weights before")
+
+    def test_settings_are_put_back_for_a_step_that_is_made_again(self):
+        for kind in (lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5),
+                     lambda optimizer: torch.optim.lr_scheduler.ChainedScheduler(
+                         [torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)])):
+            model = self.model()
+            optimizer = torch.optim.SGD(model.parameters(), 0.1)
+            optimizer.step()  # or a scheduler warns
+            scheduler = kind(optimizer)
+            job = self.join(model, optimizer, scheduler=scheduler)
+            rates = []
+            for _ in job.batches([1] * 4):
+                with job.step():
+                    scheduler.step()
+                    rates.append(optimizer.param_groups[0]["lr"])
+                    self.lose(job)
+                    self.make_step(torch.ones(1, 2))
+            self.assertEqual((rates, job._generation), ([0.05, 0.025, 0.0125, 0.0125, 0.00625], 1))
+            self.assertEqual(self.heard(), [])
+
+    def test_a_batch_is_given_again_as_it_was(self):
+        job = self.join()
+        seen = []
+        for batch in job.batches([{"x": [torch.ones(1, 2)]} for _ in range(4)]):
+            with job.step():
+                seen.append(float(batch["x"][0].sum()))
+                batch["x"][0] = batch["x"][0] / 2
+                self.lose(job)
+                self.make_step(batch.pop("x")[0])
+        self.assertEqual((seen, job._generation), ([2.0] * 5, 1))
+        self.assertEqual(self.heard(), [])
+
+    def test_gradients_that_are_kept(self):
+        scaler = torch.amp.GradScaler("cpu")
+        job = self.join(scaler=scaler)
+        for number, _ in enumerate(job.batches([1] * 4)):
+            with job.step():
+                scaler.scale(self.ddp(torch.ones(1, 2)).sum()).backward()
+                if number % 2:
+                    scaler.step(self.optimizer)
+                    scaler.update()
+                    self.optimizer.zero_grad()
+        self.assert_said("keeps gradients from one step to the next")
+        self.assertEqual(job.committed, 4)
+
+    def test_what_changes_after_the_record(self):
+        job = self.join()
+        for _ in job.batches([1] * 4):
+            with job.step():
+                self.make_step(torch.ones(1, 2))
+                torch.rand(1)
+        self.assert_said("after its backward() has begun")
+
+    def test_an_error_that_is_caught_in_the_step(self):
+        from ddprun import replace
+        job = self.join()
+        with self.assertRaises(replace.CannotRecover):
+            for _ in job.batches([1] * 4):
+                with job.step():
+                    self.lose(job)
+                    try:
+                        self.make_step(torch.ones(1, 2))
+                    except ConnectionError:
+                        self.optimizer.step()
+        self.assert_said("was caught in the step")
+
+    def test_other_parameters_are_trained_than_at_join(self):
+        from ddprun import replace
+        job = self.join(self.model(find_unused_parameters=True))
+        with self.assertRaises(replace.CannotRecover):
+            for _ in job.batches([1] * 4):
+                with job.step():
+                    self.ddp.module.bias.requires_grad = job.committed < 2
+                    self.lose(job)
+                    self.make_step(torch.ones(1, 2))
+
     def test_a_step_that_is_made_again_gives_the_buffers_again(self):
         job = self.join()
         gave = []
@@ -551,6 +664,7 @@ class Refused(unittest.TestCase):
                     with job.step() as step:
                         self.make_step(torch.ones(1, 2))
                     seen.append((epoch, batches, step.committed))
+            self.assertEqual(job.committed, 4)
         self.assertEqual(seen, [(0, [1, 2], True), (0, [3], True), (1, [1, 2], True), (1, [3], True)])
         self.assertEqual(self.heard(), [])
 

@@ -179,6 +179,16 @@ def generators_of(loader):
     return found
 
 
+def copy_of(batch):
+    """Its containers anew, with the same tensors: a step that puts another one into a list does not change the batch."""
+    kind = type(batch)
+    if kind is list or kind is tuple:
+        return kind([each if type(each) is torch.Tensor else copy_of(each) for each in batch])
+    if kind is dict:
+        return {key: each if type(each) is torch.Tensor else copy_of(each) for key, each in batch.items()}
+    return batch
+
+
 def versions(batch):
     """Change when a tensor of the batch is written into."""
     if isinstance(batch, torch.Tensor):

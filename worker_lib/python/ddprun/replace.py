@@ -13,6 +13,7 @@ because each step waits for all. A rank that is behind is given the outcome of t
 | effect of a step     | when the model's gradients begin to be there | what only this rank has, as it is after the step |
 """
 
+import operator
 import os
 import pickle
 import struct
@@ -40,32 +41,43 @@ class CannotRecover(RuntimeError):
 
 
 class Alone:
-    """What join() returns where nothing is replaced: does nothing."""
+    """What join() returns where nothing is replaced: counts the steps."""
 
-    committed = 0
+    def __init__(self):
+        self.committed = 0
+        self._step = _CountedStep(self)
 
     def epochs(self, epochs):
         return range(epochs) if isinstance(epochs, int) else epochs
 
     def batches(self, loader, per_step=None):
-        return loader if per_step is None else _chunks(iter(loader), per_step)
+        return _batches(loader, per_step)
 
     def step(self):
-        return _NOTHING
+        return self._step
 
 
-class _Nothing:
+class _CountedStep:
     committed = True
+
+    def __init__(self, job):
+        self._job = job
 
     def __enter__(self):
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, kind, *_):
+        self._job.committed += kind is None
         return False
 
 
-_NOTHING = _Nothing()
+_NONE_IS_LEFT = object()
 _NO_STATES = {}
+_version_of = operator.attrgetter("_version")
+
+
+def _batches(loader, per_step):
+    return loader if per_step is None else _chunks(iter(loader), per_step)
 
 
 def _chunks(batches, size):
@@ -86,7 +98,7 @@ def join(model, optimizer, scheduler, scaler, sampler, parts):
         return Alone()
     schedulers = list(scheduler) if isinstance(scheduler, (list, tuple)) else [scheduler] if scheduler is not None else []
     why = None if mirror.is_possible else "its package ddprun is of another version than the ddprun that has started it"
-    why = why or _why_not(model, optimizer, parts) or groups.why_not(next(model.parameters()).device.type)
+    why = why or _why_not(model, optimizer, schedulers, parts) or groups.why_not(next(model.parameters()).device.type)
     job = Job(groups, link, model, optimizer, schedulers, scaler, sampler, parts) if why is None else None
     if job is None or not job.begin():
         if why is not None:
@@ -97,7 +109,7 @@ def join(model, optimizer, scheduler, scaler, sampler, parts):
     return job
 
 
-def _why_not(ddp, optimizer, parts):
+def _why_not(ddp, optimizer, schedulers, parts):
     if type(ddp) is not DistributedDataParallel:
         return f"its model is no DistributedDataParallel but a {type(ddp).__name__}"
     if not isinstance(optimizer, torch.optim.Optimizer):
@@ -107,6 +119,13 @@ def _why_not(ddp, optimizer, parts):
     parameters = list(ddp.parameters())
     if len({each.device for each in parameters}) > 1 or parameters[0].device.type not in ("cpu", "cuda"):
         return "its model is neither on the CPU nor on one GPU"
+    of_optimizer = {id(each) for group in optimizer.param_groups for each in group["params"]}
+    if any(each.requires_grad and id(each) not in of_optimizer for each in parameters):
+        return "its optimizer has not all parameters that are trained, and join() takes one optimizer"
+    if not schedulers and any("initial_lr" in group for group in optimizer.param_groups):
+        return "a scheduler changes its optimizer's learning rate, and join() was given none"
+    if getattr(ddp, "parameters_to_ignore", None):
+        return "its DistributedDataParallel ignores parameters or buffers, which each rank then has its own of"
     if ddp._comm_hooks:
         return "its model has a communication hook, which may have a memory of its own"
     for name in ("static_graph", "mixed_precision", "_delay_all_reduce_params", "_use_python_reducer"):
@@ -163,7 +182,10 @@ class Job:
         self._own = OwnState(ddp.module, device if device.type == "cuda" else None, parts)
         self._shared = SharedState(list(ddp.parameters()), optimizer, schedulers, scaler)
         self._schedulers = schedulers
-        self._step = _Step(self)
+        self._parameters = list(ddp.parameters())
+        self._trained = [each.requires_grad for each in self._parameters]
+        self._weights_at_entry = 0  # the sum of their versions
+        self._step, self._counted_step = _Step(self), _CountedStep(self)
         self.refused = None
         self._is_off = self._is_offered = False
         self.committed = 0
@@ -171,6 +193,7 @@ class Job:
         self._lacks_state = False  # of model and optimizer: it has taken a place
         self._is_torn = False  # its own is half another rank's
         self._is_in_step = self._has_stepped = self._again = self._has_given = False
+        self._has_gradients = self._was_ended = False
         self._gives_buffers = True  # whether the first forward of this step gives the model's buffers to all ranks
         self._mirror = None
         self._resume = None
@@ -181,6 +204,7 @@ class Job:
         self._begins = 0  # loops over batches that this rank has begun
         self._calls = mirror.gloo_calls().contents
         self._calls_at_commit = 0  # or at join()
+        self._calls_at_entry = 0
         self._between = 0  # calls between the last step and this one
 
     # ---- join
@@ -202,7 +226,11 @@ class Job:
         versions = groups.ask_all_at_join(torch.__version__)
         if len(set(versions)) > 1:
             return self._refuse(f"its ranks have different versions of torch ({', '.join(sorted(set(versions)))})")
-        self._settings = self._shared.settings()
+        try:
+            self._settings = self._shared.settings()
+            self._own.pickled_parts()
+        except Exception as error:  # of the program's classes
+            return self._refuse(f"the state of what join() was given cannot be pickled ({type(error).__name__}: {error})")
         self._calls_at_commit = self._calls.value
         self._mirror = mirror.Mirror.make(_PLACES, max(2 * self._own.size, _MIRROR_BYTES_MIN))
         return True
@@ -257,7 +285,7 @@ class Job:
             if why is not None:
                 self._refuse(why)
         if self._is_off:
-            yield from Alone().batches(loader, per_step)
+            yield from _batches(loader, per_step)
             return
         resume = self._resume
         if resume is not None and self._loop < resume.loop:
@@ -271,12 +299,12 @@ class Job:
                 if not self._is_off:
                     self._own.note_generators()
                     self._of_processes = dict(batches.states) if batches.states else _NO_STATES
-                batch = next(chunks, _NOTHING)
-                if batch is _NOTHING:
+                batch = next(chunks, _NONE_IS_LEFT)
+                if batch is _NONE_IS_LEFT:
                     break
                 written, done = loading.versions(batch), self.committed
                 while True:
-                    yield batch
+                    yield loading.copy_of(batch)
                     if not self._again:
                         break
                     self._again = False
@@ -324,7 +352,7 @@ class Job:
 
     def step(self):
         """The block is one step of the optimizer, which is made again if a rank dies in it."""
-        return self._step if not self._is_off else _NOTHING
+        return self._step if not self._is_off else self._counted_step
 
     def _write(self, place, number, text, blocks):
         if not self._mirror.write(place, number, text, blocks):
@@ -357,8 +385,13 @@ class Job:
             self._link.offer(self._mirror.descriptor)
             self._is_offered = True
         self._gives_buffers = self._ddp.require_forward_param_sync
-        self._has_stepped = self._has_given = False
+        self._weights_at_entry = self._version_of_weights()
+        self._calls_at_entry = self._calls.value
+        self._has_stepped = self._has_given = self._has_gradients = self._was_ended = False
         self._is_in_step = True
+
+    def _version_of_weights(self):
+        return sum(map(_version_of, self._parameters))
 
     def _after_forward(self, module, arguments, output):
         if not self._is_in_step or not torch.is_grad_enabled():
@@ -372,8 +405,16 @@ class Job:
     def _before_gradients(self, _):
         if self._has_given or not self._is_in_step:
             return
-        if self._link.wanted > self._generation and not self._has_stepped and not self._is_off:
+        if self._is_off:
+            return
+        if self._link.wanted > self._generation and not self._has_stepped:
+            self._was_ended = True
             raise ConnectionError("a rank was lost in this step, which is made again")  # without its rest
+        if self.committed < _OFFERS_AFTER and not self._has_gradients:
+            self._has_gradients = True
+            if any(each.grad is not None and not each.grad.is_sparse and each.grad.any() for each in self._parameters):
+                self._refuse("it keeps gradients from one step to the next")
+                return
         self._has_given = True
         more = self._epoch, self._loop, self._steps + 1, self._batches.states
         self._write(self.committed % 2 * 2 + 1, self.committed, *self._own.effect(more))
@@ -382,14 +423,31 @@ class Job:
         self._has_stepped = True
 
     def _leave(self):
-        if self._is_off:
-            return
+        if self._is_in_step and not self._is_off:
+            why = self._why_not_commit()
+            if why is not None:
+                self._refuse(why)
         self._is_in_step = False
-        if not self._has_stepped and self._scaler is None:
-            self._refuse("a step was left without its optimizer's step (break, return, continue?)")
+        if self._is_off:
+            self.committed += 1
+            if self._was_ended:
+                raise CannotRecover(self.refused)
             return
         self._commit()
         self._settings = self._shared.settings()
+
+    def _why_not_commit(self):
+        if self._was_ended:
+            return "the error that ends a step in which a rank was lost was caught in the step"
+        if not self._has_stepped and self._scaler is None:
+            return "a step was left without its optimizer's step (break, return, continue?)"
+        if self._calls.value == self._calls_at_entry and dist.get_world_size() > 1:
+            return "its ranks do not call each other in a step"
+        if self.committed < _OFFERS_AFTER and self._has_given:
+            record = self._mirror.read(self.committed % 2 * 2 + 1, self.committed)
+            if record is not None and not self._own.is_as_in(record):
+                return "random numbers are drawn, or buffers or parts are changed, after its backward() has begun"
+        return None
 
     def _commit(self):
         self.committed += 1
@@ -398,7 +456,7 @@ class Job:
 
     def _fail(self, error):
         """True: the group is made again, and the error forgotten."""
-        self._is_in_step = False
+        self._is_in_step = self._was_ended = False
         if self._is_off or not self._is_offered:
             return False
         if not isinstance(error, Exception) or not (_is_of_connection(error) or self._link.wanted > self._generation):
@@ -410,9 +468,14 @@ class Job:
         if self._has_stepped:
             self._refuse("a rank was lost in a call that follows the optimizer's step: make it after job.step()")
             return False
+        if self._version_of_weights() != self._weights_at_entry:
+            self._refuse("a rank was lost in a step that had changed the weights before (an optimizer with several backwards?)")
+            return False
         if not self._recover(error):
             self._again = True
-            *_, restore = self._own.read(self._mirror.read(self.committed % 2 * 2, self.committed))
+            (*_, settings), _, _, restore = self._own.read(self._mirror.read(self.committed % 2 * 2, self.committed))
+            if settings != self._shared.settings():
+                self._shared.set(settings)
             restore()
             self._shared.forget_unscaled()
         return True
@@ -459,8 +522,12 @@ class Job:
             raise CannotRecover("this rank is behind the others by a step that waits for none")
         self._is_torn = self._is_torn or is_behind
         needs = lacks or self._is_torn
-        self._layout, have_gradients, settings, shape, gives_buffers = self._describe(group, source, in_step)
+        if [each.requires_grad for each in self._parameters] != self._trained:
+            raise CannotRecover("which parameters are trained has changed since join()")
+        self._layout, have_gradients, settings, shape, gives_buffers, modes = self._describe(group, source, in_step)
         if needs:
+            if not self._shared.has_groups_of(settings):
+                raise CannotRecover("parameter groups were added to the optimizer after join()")
             self._shared.take_shape(shape)
         self._shared.share(group, source)
         if needs:
@@ -473,7 +540,8 @@ class Job:
         self._calls_at_commit = self._calls.value
         if lacks:
             self.committed = committed
-            self._resume = self._where_to_begin(committed, max(each[3] for each in told))
+            between = max(each[3] for each in told if each[:2] == top[:2])
+            self._resume = self._where_to_begin(committed, between, modes)
         elif is_behind:
             self.committed = committed
         self._lacks_state = self._is_torn = False
@@ -481,36 +549,42 @@ class Job:
 
     def _describe(self, group, source, in_step):
         """(buckets, which parameters have gradients, settings, the form of the optimizer's state, whether the next forward gives
-        the buffers) of rank `source`."""
+        the buffers, which modules train) of rank `source`."""
         is_source = group.rank() == source
         text = b""
         if is_source:
             have_gradients = [each.grad is not None for each in self._ddp.parameters()]
             gives_buffers = self._gives_buffers if in_step else self._ddp.require_forward_param_sync
+            modes = [each.training for each in self._ddp.modules()]
             text = pickle.dumps((layout_of(self._ddp) or self._layout, have_gradients, self._settings, self._shared.shape(),
-                                 gives_buffers))
+                                 gives_buffers, modes))
         size = torch.tensor([len(text)])
         dist.broadcast(size, source)
         data = torch.frombuffer(bytearray(text), dtype=torch.uint8) if is_source else torch.empty(int(size), dtype=torch.uint8)
         dist.broadcast(data, source)
         return pickle.loads(text if is_source else data.numpy().tobytes())
 
-    def _where_to_begin(self, committed, calls_between):
-        own, record = self._own, self._mirror.read(committed % 2 * 2, committed)
-        if record is not None:
-            (*position, of_processes, settings), before, generators, restore = own.read(record)
-
+    def _where_to_begin(self, committed, calls_between, modes):
+        def all_of(settings, restore):
+            """After what the program does on its way there: it may move a scheduler, or put modules into a mode."""
             def restore_all():
                 self._shared.set(settings)
+                for module, trains in zip(self._ddp.modules(), modes):
+                    module.training = trains
                 restore()
-            return _Resume(position, before, of_processes, restore_all, is_in_step=True)
+            return restore_all
+
+        own, record = self._own, self._mirror.read(committed % 2 * 2, committed)
+        if record is not None:
+            (*position, of_processes, settings), before, _, restore = own.read(record)
+            return _Resume(position, before, of_processes, all_of(settings, restore), is_in_step=True)
         record = self._mirror.read((committed - 1) % 2 * 2 + 1, committed - 1)
         if record is None:
             raise CannotRecover(f"the worker whose place this is has left no whole state of step {committed}")
         if calls_between > 0:
             raise CannotRecover("a rank was lost between two steps, between which the ranks call each other")
         (*position, of_processes), _, _, restore = own.read(record)
-        return _Resume(position, None, of_processes, restore, is_in_step=False)
+        return _Resume(position, None, of_processes, all_of(self._settings, restore), is_in_step=False)
 
 
 def _is_of_connection(error):

@@ -230,8 +230,20 @@ class OwnState:
         if self.generators.pieces is not self._pieces or self.buffers.have_moved():
             self._lay_out(self._before_bytes)
         # marshal takes a fifth of what pickle takes, but makes bytes of whatever has some, such as an array.
-        parts = pickle.dumps({name: part.state_dict() for name, part in self._parts.items()}) if self._parts else None
-        return marshal.dumps((more, before, asked, parts))
+        return marshal.dumps((more, before, asked, self.pickled_parts()))
+
+    def pickled_parts(self):
+        return pickle.dumps({name: part.state_dict() for name, part in self._parts.items()}) if self._parts else None
+
+    def is_as_in(self, record):
+        """In one that effect() was written into."""
+        text, copied = record
+        _, _, asked, parts = marshal.loads(text)
+        now, of_generators = self.generators.now()
+        if now[0] != asked[0]:
+            return True  # NumPy was loaded meanwhile
+        of_buffers = b"".join(ctypes.string_at(*each) for each in self.buffers.blocks())
+        return (asked, parts, copied) == (now, self.pickled_parts(), of_generators + of_buffers)
 
     def read(self, record):
         """(what the caller had noted, the generators as note_generators() has noted them, those of the record, a function that
@@ -263,17 +275,21 @@ class SharedState:
         """All but the tensors: what a scheduler may change between two steps, too. As bytes."""
         seen = [tuple(group.values()) for group in self._optimizer.param_groups]
         if self._schedulers:
-            seen += [each.last_epoch for each in self._schedulers]
+            seen += [getattr(each, "last_epoch", None) for each in self._schedulers]
         if seen != self._seen or self._changes_unseen:
             groups = [{name: value for name, value in group.items() if name != "params"}
                       for group in self._optimizer.param_groups]
             self._seen = seen
             # A tensor may be written into: a learning rate that is one.
             self._changes_unseen = self._scaler is not None or any(
-                isinstance(value, torch.Tensor) for group in groups for value in group.values())
+                isinstance(value, torch.Tensor) for group in groups for value in group.values()) or not all(
+                hasattr(each, "last_epoch") for each in self._schedulers)
             self._settings = pickle.dumps((groups, [each.state_dict() for each in self._schedulers],
                                        self._scaler.state_dict() if self._scaler is not None else None))
         return self._settings
+
+    def has_groups_of(self, settings):
+        return len(pickle.loads(settings)[0]) == len(self._optimizer.param_groups)
 
     def set(self, settings):
         self._seen = None
