@@ -185,12 +185,10 @@ bool SlurmCluster::completes(const std::string& job, milliseconds deadline) cons
 // enough.
 bool SlurmCluster::start_soon(const std::string& job) const {
   const auto is_pending = [&] { return state_of(job) == "PENDING"; };
-  eventually([&] {
+  return eventually([&] {
     ask({"scontrol", "update", "JobId=" + job, "StartTime=now+2"});
     return eventually([&] { return !is_pending(); }, seconds(6));
   });
-  const std::string state = state_of(job);
-  return state == "RUNNING" || state == "COMPLETED";
 }
 
 std::vector<std::string> SlurmCluster::clear() {
