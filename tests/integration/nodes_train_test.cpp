@@ -95,9 +95,11 @@ TEST_F(NodesTrain, EndWithTheSameWeightsOverANetworkThatFailsInEveryWay) {
   // So many steps, and so slow a cable, that the training does not end before the last trouble.
   constexpr int kEpochs = 5;
   Network network(2);
-  Cluster& cluster = cluster_of(
-      {.meeting = Meeting::kStatic, .conf = "keep_alive_interval=1,keep_alive_max_attempt=3"},
-      &network, kEpochs);
+  Cluster& cluster =
+      cluster_of({.meeting = Meeting::kStatic,
+                  // A node that has no processor for a while still comes back.
+                  .conf = "keep_alive_interval=1,keep_alive_max_attempt=3,reconnect_grace=5000"},
+                 &network, kEpochs);
   network.set_cable(0, {.delay = 2ms, .loss = 0.0002});
   cluster.start_all(2);
   ASSERT_NO_FATAL_FAILURE(await_steps(11));
