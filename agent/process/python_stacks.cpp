@@ -60,7 +60,7 @@ std::optional<PythonStacks> PythonStacks::ask(pid_t pid) {
   return PythonStacks(pid, std::move(memory));
 }
 
-// While it is handled, the kernel blocks the signal. It does so a moment after the signal stops to be
+// While it is handled, the kernel blocks the signal. It does so a moment after the signal stops being
 // pending, so the size is read first: with a line there, the signal was blocked before.
 bool PythonStacks::is_done() const {
   struct stat about {};

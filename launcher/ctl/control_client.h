@@ -42,10 +42,10 @@ class ControlClient {
   // The next line, without its end. Nothing: the agent has closed the connection. `patience` 0: no
   // time limit.
   Result<std::optional<std::string>> line(std::chrono::milliseconds patience);
-  // The next line answers a request for which nobody waits any more: it is left out.
-  void give_up_answer() { given_up_ += 1; }
   // The same for a request with exactly one answer: a closed connection or a refusal is an error.
   Result<std::string> answer();
+  // Nobody waits any more for the answer to a request, of one line: when it comes, it is left out.
+  void give_up_answer() { given_up_ += 1; }
 
  private:
   rdzv::UniqueFd socket_;

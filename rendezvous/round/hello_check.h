@@ -23,8 +23,8 @@ struct RankCheck {
   // that does not, or not any more.
   std::optional<NodeId> taken_by;
   std::string refusal;
-  std::optional<std::string>
-      warning;  // without `taken_by`: the node may take part, but not with that rank
+  // Without `taken_by`: the node may take part, but not with that rank.
+  std::optional<std::string> warning;
 };
 RankCheck check_rank(const RoundConfig& config, const Membership& members, const NodeHello& hello);
 

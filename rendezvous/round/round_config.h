@@ -22,8 +22,8 @@ struct RoundConfig {
   std::chrono::milliseconds join_timeout{600'000};
   std::chrono::milliseconds last_call_timeout{30'000};
   std::chrono::milliseconds reconnect_grace{300};
-  std::chrono::milliseconds silence_limit{
-      6'000};  // a node of which nothing is heard for so long is lost
+  // A node of which nothing is heard for so long is lost.
+  std::chrono::milliseconds silence_limit{6'000};
   // An agent that is heard but does not answer in time is stuck. Its time limits: this one for
   // OpenStore and JobEnd; for RoundStop its own shutdown_timeout plus stop_margin, for what may
   // follow: stacks, SIGKILL, and the end of the processes that the workers left behind.

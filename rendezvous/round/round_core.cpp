@@ -169,21 +169,19 @@ bool RoundCore::may_have_its_rank(NodeId from, const NodeHello& hello) {
 
 void RoundCore::settle_claims() {
   for (auto at = claims_.begin(); at != claims_.end();) {
-    const auto [node, claim] = *at;
+    Claim& claim = at->second;
     RankCheck check = check_rank(config_, members_, claim.hello);
     const bool is_taken = check.taken_by && !has_ended();
-    if (is_taken && now_ >= claim.until && was_paused(claim.until)) {
-      at->second.until = now_ + config_.silence_limit;
-    }
-    if (is_taken && now_ < at->second.until) {
+    if (is_taken && was_paused(claim.until)) claim.until = now_ + config_.silence_limit;
+    if (is_taken && now_ < claim.until) {
       ++at;
       continue;
     }
-    at = claims_.erase(at);
+    const auto settled = claims_.extract(at++);
     if (is_taken) {
-      out_.push_back({node, Refused{std::move(check.refusal)}});
+      out_.push_back({settled.key(), Refused{std::move(check.refusal)}});
     } else {
-      on(node, claim.hello);
+      on(settled.key(), settled.mapped().hello);
     }
   }
 }

@@ -519,6 +519,11 @@ class Refused(unittest.TestCase):
         self.assertEqual(self.train(job, [1] * 3), 3)
         self.assert_said("between join() and the first step")
 
+    def lose(self, job):
+        """Before a backward of the third step: as if the agent had said that a rank was lost."""
+        if job.committed == 2 and job._generation == 0:
+            job._link.wanted = 1
+
     def test_a_lost_step_ends_before_its_gradients(self):
         job = self.join()
         begun, computed = [], []
@@ -528,17 +533,11 @@ class Refused(unittest.TestCase):
                 self.optimizer.zero_grad()
                 begun.append(job.committed)
                 loss = self.ddp(torch.ones(1, 2)).sum()
-                if job.committed == 2:
-                    job._link.wanted = 1  # as if the agent had said that a rank was lost
+                self.lose(job)
                 loss.backward()
                 self.optimizer.step()
         self.assertEqual((begun, computed, job._generation), ([0, 1, 2, 2, 3], [0, 1, 2, 3], 1))
         self.assertEqual(self.heard(), [])
-
-    def lose(self, job, at=2):
-        """Before a backward: as if the agent had said that a rank was lost."""
-        if job.committed == at and job._generation == 0:
-            job._link.wanted = 1
 
     def test_a_step_that_changes_weights_before_it_is_lost(self):
         job = self.join()
@@ -635,8 +634,7 @@ class Refused(unittest.TestCase):
                 gave.append(self.ddp.require_forward_param_sync)
                 with self.ddp.no_sync():
                     loss = self.ddp(torch.ones(1, 2)).sum()
-                    if job.committed == 2:
-                        job._link.wanted = 1  # as if the agent had said that a rank was lost
+                    self.lose(job)
                     loss.backward()
                 self.make_step(torch.ones(1, 2))
         self.assertEqual((gave, job._generation), ([True] * 5, 1))

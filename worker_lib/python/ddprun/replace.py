@@ -180,9 +180,9 @@ class Job:
         self._scaler, self._sampler = scaler, sampler
         device = next(ddp.parameters()).device
         self._own = OwnState(ddp.module, device if device.type == "cuda" else None, parts)
-        self._shared = SharedState(list(ddp.parameters()), optimizer, schedulers, scaler)
-        self._schedulers = schedulers
         self._parameters = list(ddp.parameters())
+        self._shared = SharedState(self._parameters, optimizer, schedulers, scaler)
+        self._schedulers = schedulers
         self._trained = [each.requires_grad for each in self._parameters]
         self._weights_at_entry = 0  # the sum of their versions
         self._step, self._counted_step = _Step(self), _CountedStep(self)
@@ -403,9 +403,7 @@ class Job:
 
     # Before the first of them is given to the other ranks.
     def _before_gradients(self, _):
-        if self._has_given or not self._is_in_step:
-            return
-        if self._is_off:
+        if self._has_given or not self._is_in_step or self._is_off:
             return
         if self._link.wanted > self._generation and not self._has_stepped:
             self._was_ended = True
@@ -553,7 +551,7 @@ class Job:
         is_source = group.rank() == source
         text = b""
         if is_source:
-            have_gradients = [each.grad is not None for each in self._ddp.parameters()]
+            have_gradients = [each.grad is not None for each in self._parameters]
             gives_buffers = self._gives_buffers if in_step else self._ddp.require_forward_param_sync
             modes = [each.training for each in self._ddp.modules()]
             text = pickle.dumps((layout_of(self._ddp) or self._layout, have_gradients, self._settings, self._shared.shape(),

@@ -138,7 +138,7 @@ TEST(CoreRecord, HowACoreWasSetUpComesBackAsItWas) {
   config.join_timeout = 70ms;
   config.last_call_timeout = 80ms;
   config.reconnect_grace = 90ms;
-  config.silence_limit = 70ms;
+  config.silence_limit = 93ms;
   config.answer_timeout = 95ms;
   config.stop_margin = 99ms;
   config.replace_timeout = 101ms;
@@ -150,7 +150,7 @@ TEST(CoreRecord, HowACoreWasSetUpComesBackAsItWas) {
   EXPECT_EQ(began.config.join_timeout, 70ms);
   EXPECT_EQ(began.config.last_call_timeout, 80ms);
   EXPECT_EQ(began.config.reconnect_grace, 90ms);
-  EXPECT_EQ(began.config.silence_limit, 70ms);
+  EXPECT_EQ(began.config.silence_limit, 93ms);
   EXPECT_EQ(began.config.answer_timeout, 95ms);
   EXPECT_EQ(began.config.stop_margin, 99ms);
   EXPECT_EQ(began.config.replace_timeout, 101ms);
