@@ -149,10 +149,16 @@ int Membership::form_group() {
   return joined;
 }
 
+int Membership::world_size() const {
+  int workers = 0;
+  for (const NodeId id : group_) workers += hello_of(id).local_world_size;
+  return workers;
+}
+
 std::vector<std::pair<NodeId, RoundStart>> Membership::round_starts(RoundStart start) const {
   start.node_count = static_cast<int>(group_.size());
   start.master_addr = hello_of(group_.front()).address;
-  start.world_size = 0;
+  start.world_size = world_size();
   struct Role {
     int size = 0;
     int offset = 0;
@@ -160,7 +166,6 @@ std::vector<std::pair<NodeId, RoundStart>> Membership::round_starts(RoundStart s
   std::map<std::string, Role> roles;
   for (const NodeId id : group_) {
     const NodeHello& hello = hello_of(id);
-    start.world_size += hello.local_world_size;
     roles[hello.role].size += hello.local_world_size;
   }
   std::vector<std::pair<NodeId, RoundStart>> starts;

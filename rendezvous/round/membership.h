@@ -57,6 +57,7 @@ class Membership {
   // One for each node of the group, in its order: `start` has the fields that are equal on all nodes
   // (round, port, budget, what has changed); ranks, offsets, sizes and MASTER_ADDR are filled in.
   std::vector<std::pair<NodeId, RoundStart>> round_starts(RoundStart start) const;
+  int world_size() const;  // of the group, in workers
   bool is_in_group(NodeId id) const;
   int rank_of(NodeId id) const { return nodes_.at(id).group_rank; }  // in the group formed last
   int first_worker_of(NodeId id) const { return nodes_.at(id).rank_offset; }  // likewise: its rank

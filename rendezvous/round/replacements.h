@@ -22,6 +22,7 @@ struct Replacements {
     NodeId cause_node{};
     std::vector<WorkerFailure> others;  // that came meanwhile, each with a generation of its own
     std::set<NodeId> regrouped;         // in the last generation
+    std::set<int> without_state;  // ranks whose state has died, and may not have been given anew
     CoreTime until;
   };
   // Of a rank that was replaced: as it was when it failed, and the generation that followed.
@@ -45,13 +46,24 @@ struct Replacements {
            failed.generation >= before->second.generation;
   }
 
+  // Ranks whose places are taken by processes that need the state from another rank, with this one. Who died in the
+  // last generation had come there together with all others, who have the state since.
+  std::set<int> without_state(const WorkerReplaceable& failed) const {
+    std::set<int> ranks;
+    if (under_way && failed.generation != generation) ranks = under_way->without_state;
+    ranks.insert(failed.failure.rank);
+    return ranks;
+  }
+
   void begin(NodeId node, const WorkerReplaceable& failed, CoreTime until) {
+    auto ranks = without_state(failed);
     generation += 1;
     last[failed.failure.rank] = {failed.committed, generation};
     if (!under_way) {
-      under_way = UnderWay{failed.failure, node, {}, {}, until};
+      under_way = UnderWay{failed.failure, node, {}, {}, std::move(ranks), until};
       return;
     }
+    under_way->without_state = std::move(ranks);
     under_way->others.push_back(failed.failure);
     under_way->regrouped.clear();
     under_way->until = until;

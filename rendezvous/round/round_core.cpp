@@ -275,6 +275,8 @@ bool RoundCore::may_replace(const Running& running, const WorkerReplaceable& fai
     return members_.has(id) && members_.is_connected(id);
   };
   if (!std::ranges::all_of(members_.group(), is_connected)) return false;
+  const auto without_state = running.replacements.without_state(failed).size();
+  if (std::cmp_equal(without_state, members_.world_size())) return false;
   return running.replacements.can_recover.size() == members_.group().size() &&
          policy_.allows_retry(failed.failure, now_ - running.since);
 }

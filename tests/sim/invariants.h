@@ -160,6 +160,7 @@ class Invariants {
     int rank = 0;
     bool is_only_one = true;
     std::set<NodeId> regrouped;
+    std::set<int> newcomers;  // ranks that have the state from another since, or not yet
     CoreTime until;
   };
   struct Replaced {
@@ -198,7 +199,7 @@ class Invariants {
     const bool is_failure = failed != nullptr && is_current(failed->round);
     is_poison_ |= is_failure && is_poison(*failed);
     const auto is_connected = [&](NodeId id) { return core.has(id) && nodes.at(id).is_connected; };
-    const bool may_be = is_failure && failed->has_standby && !is_poison_ &&
+    const bool may_be = is_failure && failed->has_standby && !is_poison_ && has_others(*failed) &&
                         std::ranges::all_of(group_, is_connected) &&
                         recovering_.size() == group_.size() && !are_some_done_ &&
                         failed->committed > 0 &&
@@ -235,7 +236,9 @@ class Invariants {
             "budget was spent where no worker failed by itself");
     replaced_[failed.failure.rank] = {failed.committed, generation_};
     const bool is_first = !replacing_;
-    if (is_first) replacing_ = Replacing{input.node, failed.failure.rank, true, {}, {}};
+    if (is_first) replacing_ = Replacing{input.node, failed.failure.rank, true, {}, {}, {}};
+    if (failed.generation == generation_ - 1) replacing_->newcomers.clear();
+    replacing_->newcomers.insert(failed.failure.rank);
     replacing_->is_only_one = is_first;
     replacing_->regrouped.clear();
     replacing_->until = input.at + schedule_.config.replace_timeout;
@@ -251,6 +254,15 @@ class Invariants {
               "a replacement is over, and its nodes are not in the same generation");
     }
     replacing_.reset();
+  }
+
+  // Ranks that have the state when this one has died.
+  bool has_others(const rdzv::WorkerReplaceable& failed) const {
+    std::size_t ranks = 0;
+    for (const auto& [id, start] : starts_) ranks = static_cast<std::size_t>(start.world_size);
+    if (!replacing_ || failed.generation == generation_) return ranks > 1;
+    return ranks - replacing_->newcomers.size() >
+           (replacing_->newcomers.contains(failed.failure.rank) ? 0U : 1U);
   }
 
   bool is_poison(const rdzv::WorkerReplaceable& failed) const {

@@ -72,6 +72,7 @@ plant(ReplacesWhoHasCommittedNothing ${leader} "failed.committed <= 0" "false")
 plant(ReplacesWithoutAStandby ${leader} "!failed.has_standby" "false")
 plant(ReplacesThoughOthersCannotRecover ${leader}
       "running.replacements.can_recover.size() == members_.group().size()" "true")
+plant(ReplacesThoughNoneHasTheState ${leader} "std::cmp_equal(without_state, members_.world_size())" "false")
 plant(ReplacesThoughANodeMayBeLost ${leader} "std::ranges::all_of(members_.group(), is_connected)" "true")
 plant(PoisonStepIsTriedForEver ${replacements} "before->second.committed == failed.committed" "false")
 plant(PoisonStepIsRestarted ${leader} "stopping.why_last.empty()" "true")

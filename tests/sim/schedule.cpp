@@ -63,6 +63,7 @@ void have_only_replacements(Schedule& schedule, Random& random) {
   config.restarts.max_restarts = 4;
   schedule.nodes.resize(static_cast<std::size_t>(config.max_nodes));
   for (Node& node : schedule.nodes) node.starts = CoreTime(random.time(0ms, 50ms));
+  if (schedule.nodes.size() == 1) schedule.nodes.front().workers = 2;  // one has the state
   schedule.faults.clear();
   CoreTime at{3s};
   for (int deaths = random.number(1, 4); deaths > 0; --deaths) {

@@ -3,6 +3,7 @@
 // others wait until they are called to make their groups anew, and then do the interrupted step again.
 #pragma once
 
+#include <algorithm>
 #include <csignal>
 #include <cstdint>
 #include <functional>
@@ -41,6 +42,7 @@ class VirtualWorkers {
       begin_life(worker);
       worker.ignores_term = job_.random.chance(job_.timing.ignores_term_percent);
       worker.has_standby = worker.took_place = false;
+      worker.has_state = true;
       group.workers.emplace_back(this, local_rank);
     }
     if (group.is_broken) return break_group(job_, key_);
@@ -118,6 +120,7 @@ class VirtualWorkers {
     std::uint32_t generation = 0;   // in which its groups were made last
     bool has_standby = false;
     bool took_place = false;  // of another one
+    bool has_state = false;   // of the training
   };
 
   int count() const { return static_cast<int>(workers_.size()); }
@@ -258,6 +261,7 @@ class VirtualWorkers {
     }
     begin_life(worker);
     worker.took_place = true;
+    worker.has_state = false;
     prepare_standby(local_rank);
   }
 
@@ -286,6 +290,9 @@ class VirtualWorkers {
       if (!peer.is_alive || node->key_ != key_ || peer.waits_in != generation) return;
     }
     job_.trace("all workers are in generation ", generation);
+    require(std::ranges::any_of(
+                group.workers, [](const auto& its) { return its.first->at(its.second).has_state; }),
+            "all workers are in a generation, and none has the state");
     for (const auto& [node, its] : group.workers) node->regrouped(its, generation);
     begin_step(job_, key_);
   }
@@ -293,6 +300,7 @@ class VirtualWorkers {
   // What it says may come after its end.
   void regrouped(int local_rank, std::uint32_t generation) {
     at(local_rank).generation = generation;
+    at(local_rank).has_state = true;
     agent_.facts->generation = generation;
     job_.queue.after(job_.habits.time(100us, 2ms), agent_.process,
                      [this, local_rank, generation, round = key_.round] {

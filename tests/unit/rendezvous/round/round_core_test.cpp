@@ -1254,6 +1254,29 @@ TEST(RoundCore, ASecondDeathBeginsTheNextGenerationAndTheFirstOneCountsNoMore) {
   EXPECT_FALSE(job.core.deadline());
 }
 
+TEST(RoundCore, WhenTheLastRankWithTheStateDiesAllAreRestarted) {
+  Recovering job(3, /*max_restarts=*/9);
+  EXPECT_TRUE(job.is_replaced(job.said(1, replaceable(1))));
+  EXPECT_TRUE(job.is_replaced(job.said(0, replaceable(0))));
+  EXPECT_TRUE(job.is_replaced(job.said(1, replaceable(1)))) << "its newcomer, once more";
+  const auto out = job.said(2, replaceable(2));
+  EXPECT_THAT(receivers_of<GroupBroken>(out), SizeIs(3));
+  EXPECT_THAT(receivers_of<RoundStop>(out), SizeIs(3));
+  EXPECT_EQ(start_in(job.stop(3)).restarts, 3);
+
+  Recovering alone(1);
+  EXPECT_THAT(receivers_of<RoundStop>(alone.said(0, replaceable(0))), SizeIs(1));
+}
+
+TEST(RoundCore, WhoDiesInTheLastGenerationLeavesTheStateToItsNewcomers) {
+  Recovering job(2, /*max_restarts=*/9);
+  EXPECT_TRUE(job.is_replaced(job.said(1, replaceable(1))));
+  job.said(0, Regrouped{kFirst, 1});
+  EXPECT_TRUE(job.is_replaced(job.said(0, replaceable(0, 5, 1))))
+      << "where it has come to with the newcomer";
+  EXPECT_THAT(receivers_of<RoundStop>(job.said(1, replaceable(1, 5, 1))), SizeIs(2));
+}
+
 TEST(RoundCore, AReplacementThatTakesTooLongBecomesARestartThatIsPaid) {
   Recovering job(2);
   job.said(1, replaceable(1));
@@ -1368,13 +1391,13 @@ TEST(RoundCore, WithoutAStandbyAllAreRestarted) {
 }
 
 TEST(RoundCore, WhatIsNoPoison) {
-  Recovering job(2, /*max_restarts=*/9);
+  Recovering job(3, /*max_restarts=*/9);
   EXPECT_TRUE(job.is_replaced(job.said(1, replaceable(1, 12))));
   EXPECT_TRUE(job.is_replaced(job.said(1, replaceable(1, 12, 0)))) << "it had not come back";
   EXPECT_TRUE(job.is_replaced(job.said(0, replaceable(0, 12, 0)))) << "another rank";
   EXPECT_TRUE(job.is_replaced(job.said(1, replaceable(1, 12, 2))))
       << "another one is replaced at the same time, whose fault it may be";
-  for (int id = 0; id < 2; ++id) job.said(id, Regrouped{kFirst, 4});
+  for (int id = 0; id < 3; ++id) job.said(id, Regrouped{kFirst, 4});
   EXPECT_TRUE(job.is_replaced(job.said(1, replaceable(1, 13, 4)))) << "another step";
   EXPECT_EQ(job.core.restarts(), 5);
 }
@@ -1400,12 +1423,11 @@ TEST(RoundCore, ANewcomerEndsTheRoundWhileAWorkerIsReplaced) {
 }
 
 TEST(RoundCore, GenerationsBeginAnewInEachRound) {
-  Recovering job(1, /*max_restarts=*/5);
+  Recovering job(2, /*max_restarts=*/5);
   job.said(0, replaceable(0));
-  job.said(0, Regrouped{kFirst, 1});
+  for (int id = 0; id < 2; ++id) job.said(id, Regrouped{kFirst, 1});
   job.said(0, RestartAsked{kFirst});
-  job.said(0, RoundStopped{kFirst, {}});
-  job.said(0, StoreOpened{kSecond, 4001});
+  job.stop(2);
   WorkerReplaceable failed = replaceable(0);
   failed.round = kSecond;
   EXPECT_THAT(receivers_of<ReplaceWorker>(job.said(0, failed)), IsEmpty())
@@ -1574,7 +1596,7 @@ TEST(RoundCore, AnswersEveryEventInEveryStateAsItsTableSays) {
 TEST(RoundCore, AnswersEveryEventWhileAWorkerIsReplacedAsItsTableSays) {
   constexpr const char* kBroken = "GroupBroken>0 GroupBroken>1 RoundStop>0 RoundStop>1";
   const std::map<std::string_view, const char*> answers = {
-      {"WorkerReplaceable", "ReplaceWorker>0 ReplaceWorker>1"},
+      {"WorkerReplaceable", kBroken},  // the other rank's: none has the state
       {"CannotRegroup", kBroken},
       {"SomeWorkersDone", kBroken},
       {"WorkersDone", kBroken}};
