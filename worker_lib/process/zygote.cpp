@@ -1,6 +1,7 @@
 #include "worker_lib/process/zygote.h"
 
 #include <fcntl.h>
+#include <malloc.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -253,6 +254,8 @@ class Zygote {
   void prepare() {
     const std::string why = why_unfit(agent_.get(), is_allowed_);
     if (why.empty()) {
+      // A fork that wrote into memory which loading has used and freed would copy it, page by page.
+      ::malloc_trim(0);
       send(agent_.get(), Kind::kReady);
       return;
     }
