@@ -38,35 +38,27 @@ void on_main_process(Context& context, const std::string& doing, const Function&
   detail::throw_together(context, outcome.thrown, doing);
 }
 
-// What a checkpoint holds, and where its arrays go on this rank.
+// What a checkpoint holds, and where its arrays go on this rank, each.
 struct Opened {
   CheckpointMetadata metadata;
-  NamedTensors rng;     // new tensors
-  NamedTensors places;  // the model's and the optimizer's, and these
+  std::vector<torch::Tensor> tensors;  // of model, optimizer and generators
 };
 
-// `rest`: what the arrays will be (described_by).
-Opened open(const safetensors::Metadata& strings, NamedTensors rest, const torch::nn::Module& model,
-            const torch::optim::Optimizer& optimizer) {
-  Opened opened{metadata_of(strings), {}, {}};
+Opened open(const safetensors::Metadata& strings, const std::vector<Described>& arrays,
+            const torch::nn::Module& model, const torch::optim::Optimizer& optimizer) {
+  Opened opened{metadata_of(strings), {}};
   if (const std::string kind = kind_of(optimizer); opened.metadata.optimizer != kind) {
     throw UsageError("it was saved with the optimizer " + opened.metadata.optimizer +
                      ", and this one is " + (kind.empty() ? "not known" : kind));
   }
-  for (auto at = rest.lower_bound(std::string(kRngPrefix));
-       at != rest.end() && at->first.starts_with(kRngPrefix);) {
-    opened.rng.emplace(at->first, torch::empty_like(at->second, torch::kCPU));
-    at = rest.erase(at);
-  }
-  opened.places = places_of(rest, model);
-  opened.places.insert(opened.rng.begin(), opened.rng.end());
+  opened.tensors = places_of(arrays, model, kRngPrefix);
   return opened;
 }
 
 // Rank 0 reads the file's data and sends it, a piece after the other. Collective.
 void receive(Context& context, const FileReader* file, const safetensors::Head& head,
              const Opened& opened, std::uint64_t file_size) {
-  ArrayReceiver receiver(head.places, opened.places);
+  ArrayReceiver receiver(head.places, opened.tensors);
   std::uint64_t at = head.size;
   torch::Tensor piece = torch::empty(
       {static_cast<std::int64_t>(std::min(kPieceBytes, file_size - at))}, torch::kUInt8);
@@ -103,6 +95,14 @@ struct Checkpointer::Parts {
   struct Snapshot {
     MemoryTier::Kept kept;
     Opened opened;
+
+    std::vector<Described> arrays() const { return arrays_of(kept); }
+    static std::vector<Described> arrays_of(const MemoryTier::Kept& kept) {
+      auto arrays = described_by(kept.places);
+      const auto buffers = described_by(kept.buffers);
+      arrays.insert(arrays.end(), buffers.begin(), buffers.end());
+      return arrays;
+    }
   };
 
   bool is_prepared() const;
@@ -135,6 +135,7 @@ struct Checkpointer::Parts {
   std::future<CheckpointFolder::Warnings> writing;
 
   MemoryTier memory;
+  StateView kept_state;
 };
 
 void Checkpointer::Parts::load_parts(const std::map<std::string, std::string>& states) {
@@ -270,6 +271,7 @@ void Checkpointer::wait() {
 void Checkpointer::release_memory() {
   wait();
   parts_->buffer = {};
+  parts_->kept_state = {};
 }
 
 std::optional<std::int64_t> Checkpointer::step_on_disk() const { return parts_->step_on_disk; }
@@ -281,13 +283,11 @@ void Checkpointer::keep(const BareModule& model, torch::optim::Optimizer& optimi
   Parts& parts = *parts_;
   if (!parts.memory.is_due(position.step)) return;
   const PhaseGuard saving(detail::ContextAccess::link(parts.context), WorkerPhase::kSaving);
-  NamedTensors shared = state_of(model.get(), optimizer);
-  check_storable(shared);
-  NamedTensors buffers;
-  for (const auto& item : model.get().named_buffers()) {
-    buffers.insert(shared.extract(std::string(kModelPrefix) + item.key()));
-  }
-  parts.memory.keep(position.step, shared, buffers,
+  StateView& state = parts.kept_state;
+  state.update(model.get(), optimizer);
+  check_storable(state.shared());
+  check_storable(state.buffers());
+  parts.memory.keep(position.step, state.shared(), state.buffers(),
                     [&] { return parts.describe(position, optimizer); });
 }
 
@@ -298,9 +298,7 @@ std::optional<Checkpointer::Parts::Snapshot> Checkpointer::Parts::newest_snapsho
   if (!found) return std::nullopt;
   detail::Outcome<Opened> outcome;
   const auto open_here = [&] {
-    NamedTensors arrays = described_by(found->places);
-    arrays.merge(described_by(found->buffers));
-    return open(found->metadata, std::move(arrays), model, optimizer);
+    return open(found->metadata, Snapshot::arrays_of(*found), model, optimizer);
   };
   outcome.of(open_here);
   try {
@@ -321,12 +319,14 @@ std::optional<TrainingPosition> Checkpointer::Parts::continue_from(
   const auto& [found, opened] = snapshot;
   const TrainingPosition& position = opened.metadata.position;
   NamedTensors buffers;
-  for (const auto& place : found.buffers) buffers.emplace(place.name, opened.places.at(place.name));
-  if (!memory.restore(found, opened.places, buffers,
+  for (std::size_t i = 0; i < found.buffers.size(); ++i) {
+    buffers.emplace(found.buffers[i].name, opened.tensors.at(found.places.size() + i));
+  }
+  if (!memory.restore(found, opened.tensors, buffers,
                       seed_of_new_rank(position.seed, position.step, context.rank()))) {
     return std::nullopt;
   }
-  if (!is_prepared()) take_state(opened.places, model, optimizer);
+  if (!is_prepared()) take_state(snapshot.arrays(), opened.tensors, model, optimizer);
   load_parts(opened.metadata.parts);
   best_metric = folder.has_best() ? opened.metadata.best_metric : std::nullopt;
   return position;
@@ -357,10 +357,14 @@ std::optional<TrainingPosition> Checkpointer::Parts::continue_from_disk(
       const auto recovery = detail::ContextAccess::recovery(context);
       const Recovery::NotRecorded large(recovery.get());
       receive(context, found ? &found->file : nullptr, head, opened, file_size);
-      take_state(opened.places, model, optimizer);
-      if (!opened.rng.empty()) {
-        restore_rng(opened.rng, context,
-                    seed_of_new_rank(position.seed, position.step, context.rank()));
+      take_state(described_by(head.places), opened.tensors, model, optimizer);
+      NamedTensors rng;
+      for (std::size_t i = 0; i < head.places.size(); ++i) {
+        const std::string& name = head.places[i].name;
+        if (name.starts_with(kRngPrefix)) rng.emplace(name, opened.tensors[i]);
+      }
+      if (!rng.empty()) {
+        restore_rng(rng, context, seed_of_new_rank(position.seed, position.step, context.rank()));
       }
     }
     load_parts(opened.metadata.parts);

@@ -200,8 +200,8 @@ std::optional<MemoryTier::Kept> MemoryTier::find() {
   return std::nullopt;
 }
 
-bool MemoryTier::restore(const Kept& kept, const NamedTensors& tensors, const NamedTensors& buffers,
-                         std::uint64_t seed_of_new) {
+bool MemoryTier::restore(const Kept& kept, const std::vector<torch::Tensor>& tensors,
+                         const NamedTensors& buffers, std::uint64_t seed_of_new) {
   bool is_whole = true;
   if (!is_prepared()) {
     const auto recovery = detail::ContextAccess::recovery(context_);
@@ -226,7 +226,7 @@ bool MemoryTier::restore(const Kept& kept, const NamedTensors& tensors, const Na
 }
 
 // The sums are taken while copying, which costs next to nothing.
-bool MemoryTier::restore_data(const Kept& kept, const NamedTensors& tensors) {
+bool MemoryTier::restore_data(const Kept& kept, const std::vector<torch::Tensor>& tensors) {
   ArrayReceiver receiver(kept.places, tensors);
   bool is_whole = true;
   if (kept.choice.is_data_everywhere) {

@@ -43,11 +43,11 @@ class MemoryTier {
   };
   // The newest whose texts and own parts are whole; warns of those that are not. Collective.
   std::optional<Kept> find();
-  // Puts its data into tensors, and this rank's own part into the generators and `buffers`. False, on every rank:
+  // Puts its data into tensors, one for each place, and this rank's own part into the generators and `buffers`. False, on every rank:
   // the data are not whole, and what the tensors hold is not to be used; find() does not find it again. In
   // a prepared standby only the answer is right. Collective.
-  bool restore(const Kept& kept, const NamedTensors& tensors, const NamedTensors& buffers,
-               std::uint64_t seed_of_new);
+  bool restore(const Kept& kept, const std::vector<torch::Tensor>& tensors,
+               const NamedTensors& buffers, std::uint64_t seed_of_new);
   // The training goes on after `step`: what is later in memory is of no use.
   void continue_from(std::int64_t step);
 
@@ -60,7 +60,7 @@ class MemoryTier {
   void write(std::int64_t step, const NamedTensors& shared, const NamedTensors& buffers,
              const std::function<CheckpointMetadata()>& describe);
   void decide_next(std::int64_t step, Clock::time_point begun);
-  bool restore_data(const Kept& kept, const NamedTensors& tensors);
+  bool restore_data(const Kept& kept, const std::vector<torch::Tensor>& tensors);
   struct OwnPart;
   OwnPart own_part(const Kept& kept);
 

@@ -7,10 +7,16 @@
 #include <torch/optim/sgd.h>
 
 #include <algorithm>
+#include <limits>
+#include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <sstream>
+#include <type_traits>
+#include <unordered_map>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "ddprun/error.h"
@@ -56,14 +62,13 @@ void each_field(AnyAdamState& state, const Visit& visit) {
   visit("max_exp_avg_sq", state.max_exp_avg_sq());
 }
 
-struct Writer {
-  NamedTensors& tensors;
-  void operator()(const char* name, const torch::Tensor& tensor) const {
-    if (tensor.defined()) tensors.emplace(name, tensor.detach());
-  }
-  void operator()(const char* name, std::int64_t counter) const {
-    tensors.emplace(name, torch::scalar_tensor(counter, torch::kInt64));
-  }
+// What is told of an optimizer's fields, one after the other; of tensors only those that are defined.
+struct FieldSink {
+  virtual void take(const char* what, const torch::Tensor& tensor) = 0;
+  virtual void take(const char* what, std::int64_t counter) = 0;
+
+ protected:
+  ~FieldSink() = default;
 };
 
 struct Reader {
@@ -79,7 +84,7 @@ struct Reader {
 struct Kind {
   const char* name;
   bool (*is_kind)(const Optimizer&);
-  NamedTensors (*write)(OptimizerParamState&);
+  void (*write)(OptimizerParamState&, FieldSink&);
   std::unique_ptr<OptimizerParamState> (*read)(const NamedTensors&);
 };
 
@@ -89,10 +94,13 @@ Kind make_kind(const char* name) {
           [](const Optimizer& optimizer) {
             return dynamic_cast<const AnyOptimizer*>(&optimizer) != nullptr;
           },
-          [](OptimizerParamState& state) {
-            NamedTensors tensors;
-            each_field(static_cast<State&>(state), Writer{tensors});
-            return tensors;
+          [](OptimizerParamState& state, FieldSink& sink) {
+            each_field(static_cast<State&>(state), [&](const char* what, const auto& field) {
+              if constexpr (std::is_same_v<decltype(field), const torch::Tensor&>) {
+                if (!field.defined()) return;
+              }
+              sink.take(what, field);
+            });
           },
           [](const NamedTensors& tensors) -> std::unique_ptr<OptimizerParamState> {
             auto state = std::make_unique<State>();
@@ -119,8 +127,8 @@ const Kind* find_kind(const Optimizer& optimizer) {
   return nullptr;
 }
 
-bool is_counter(std::string_view what, const torch::Tensor& tensor) {
-  return what == "step" && tensor.dim() == 0;
+bool is_counter(std::string_view what, const Described& array) {
+  return what == "step" && array.sizes.empty();
 }
 
 // An array of the optimizer's.
@@ -128,11 +136,12 @@ struct StateEntry {
   std::string parameter, what;
 };
 
-std::optional<StateEntry> state_entry(const std::string& name) {
+std::optional<StateEntry> state_entry(std::string_view name) {
   const std::size_t dot = name.rfind('.');
   if (!name.starts_with(kOptimizerPrefix) || dot < kOptimizerPrefix.size()) return std::nullopt;
-  return StateEntry{name.substr(kOptimizerPrefix.size(), dot - kOptimizerPrefix.size()),
-                    name.substr(dot + 1)};
+  return StateEntry{
+      std::string(name.substr(kOptimizerPrefix.size(), dot - kOptimizerPrefix.size())),
+      std::string(name.substr(dot + 1))};
 }
 
 // "<what> a and b; "
@@ -140,9 +149,13 @@ std::string difference(const std::string& what, const std::vector<std::string>& 
   return names.empty() ? "" : what + " " + listed(names, /*most=*/5) + "; ";
 }
 
-std::string describe(const torch::Tensor& tensor) {
+Described described(const torch::Tensor& tensor) {
+  return {{}, tensor.scalar_type(), tensor.sizes()};
+}
+
+std::string text_of(const Described& array) {
   std::ostringstream text;
-  text << tensor.sizes() << " " << tensor.dtype();
+  text << array.sizes << " " << c10::scalarTypeToTypeMeta(array.type);
   return text.str();
 }
 
@@ -150,24 +163,11 @@ std::string describe(const torch::Tensor& tensor) {
 struct Comparison {
   std::vector<std::string> missing, unknown, different;
 
-  // Both are sorted: side by side, without a search for each. `unknown_array` is called for those that the model lacks.
-  template <typename Visit>
-  void compare(const NamedTensors& saved, const NamedTensors& places, const Visit& unknown_array) {
-    auto at = saved.begin();
-    for (const auto& [name, place] : places) {
-      int order = 1;
-      for (; at != saved.end() && (order = at->first.compare(name)) < 0; ++at) unknown_array(*at);
-      if (at == saved.end() || order > 0) {
-        missing.push_back(name);
-        continue;
-      }
-      if (at->second.sizes() != place.sizes() || at->second.dtype() != place.dtype()) {
-        different.push_back(name + " (file: " + describe(at->second) +
-                            ", model: " + describe(place) + ")");
-      }
-      ++at;
-    }
-    for (; at != saved.end(); ++at) unknown_array(*at);
+  bool has_the_form_of(const torch::Tensor& place, const Described& saved) {
+    if (saved.sizes == place.sizes() && saved.type == place.scalar_type()) return true;
+    different.push_back(std::string(saved.name) + " (file: " + text_of(saved) +
+                        ", model: " + text_of(described(place)) + ")");
+    return false;
   }
   void throw_if_different() const {
     const std::string differences = difference("the file lacks", missing) +
@@ -179,37 +179,97 @@ struct Comparison {
   }
 };
 
-void copy_all(const NamedTensors& saved, const NamedTensors& places) {
-  const torch::NoGradGuard no_grad;
-  for (const auto& [name, place] : places) torch::Tensor(place).copy_(saved.at(name));
+// named_parameters() and parameters() make a table of all names at each call.
+struct ModuleParameters : torch::nn::Module {
+  static const NamedParameters& of(const torch::nn::Module& module) {
+    return module.*(&ModuleParameters::parameters_);
+  }
+};
+
+// Calls f(tensor) in the order of parameters().
+template <typename F>
+void each_parameter(const torch::nn::Module& model, const F& f) {
+  model.apply([&](const torch::nn::Module& module) {
+    for (const auto& item : ModuleParameters::of(module)) {
+      if (item.value().defined()) f(item.value());
+    }
+  });
+}
+// f(name, tensor)
+template <typename F>
+void each_named_parameter(const torch::nn::Module& model, const F& f) {
+  model.apply([&](const std::string& path, const torch::nn::Module& module) {
+    for (const auto& item : ModuleParameters::of(module)) {
+      if (item.value().defined())
+        f(path.empty() ? item.key() : path + "." + item.key(), item.value());
+    }
+  });
 }
 
+// A module's parameters and buffers by their names.
+class ModelTensors {
+ public:
+  explicit ModelTensors(const torch::nn::Module& model) {
+    each_named_parameter(model, [&](std::string name, const torch::Tensor& parameter) {
+      items_.emplace_back(std::move(name), parameter);
+    });
+    parameters_ = items_.size();
+    for (const auto& item : model.named_buffers()) items_.emplace_back(item.key(), item.value());
+    places_.reserve(items_.size());
+    for (std::size_t i = 0; i < items_.size(); ++i) places_.emplace(items_[i].first, i);
+  }
+
+  // Null: there is none.
+  const torch::Tensor* find(std::string_view name) const {
+    const auto at = places_.find(name);
+    return at == places_.end() ? nullptr : &items_[at->second].second;
+  }
+  const torch::Tensor* parameter(std::string_view name) const {
+    const auto at = places_.find(name);
+    return at == places_.end() || at->second >= parameters_ ? nullptr : &items_[at->second].second;
+  }
+  const std::vector<std::pair<std::string, torch::Tensor>>& all() const { return items_; }
+
+ private:
+  std::vector<std::pair<std::string, torch::Tensor>> items_;  // parameters, then buffers
+  std::size_t parameters_ = 0;
+  std::unordered_map<std::string_view, std::size_t> places_;
+};
+
 // Its state would be lost without a word.
-void check_parameters(const NamedParameters& parameters, Optimizer& optimizer) {
-  std::unordered_set<const c10::TensorImpl*> of_model;
-  of_model.reserve(parameters.size());
-  for (const auto& item : parameters) of_model.insert(item.value().unsafeGetTensorImpl());
-  for (const auto& group : optimizer.param_groups()) {
-    for (const torch::Tensor& parameter : group.params()) {
-      if (of_model.count(parameter.unsafeGetTensorImpl()) > 0) continue;
-      throw UsageError("the optimizer has a parameter " + describe(parameter) +
-                       " that is none of the model's: give the checkpoint a module that has both");
-    }
+void check_parameters(const std::vector<torch::Tensor>& of_model,
+                      const std::vector<torch::Tensor>& of_optimizer) {
+  std::unordered_set<const c10::TensorImpl*> known;
+  known.reserve(of_model.size());
+  for (const torch::Tensor& parameter : of_model) known.insert(parameter.unsafeGetTensorImpl());
+  for (const torch::Tensor& parameter : of_optimizer) {
+    if (known.count(parameter.unsafeGetTensorImpl()) > 0) continue;
+    throw UsageError("the optimizer has a parameter " + text_of(described(parameter)) +
+                     " that is none of the model's: give the checkpoint a module that has both");
   }
 }
 
-// With the prefix that they have in a checkpoint.
-NamedTensors prefixed_weights_of(const NamedParameters& parameters,
-                                 const torch::nn::Module& model) {
-  NamedTensors weights;
-  const auto add = [&](const NamedParameters& tensors) {
-    for (const auto& item : tensors) {
-      weights.emplace(std::string(kModelPrefix) + item.key(), item.value().variable_data());
-    }
-  };
-  add(parameters);
-  add(model.named_buffers());
-  return weights;
+std::vector<torch::Tensor> parameters_of(const Optimizer& optimizer) {
+  std::vector<torch::Tensor> parameters;
+  for (const auto& group : optimizer.param_groups()) {
+    parameters.insert(parameters.end(), group.params().begin(), group.params().end());
+  }
+  return parameters;
+}
+
+bool are_same(const std::vector<torch::Tensor>& some, const std::vector<torch::Tensor>& others) {
+  return std::ranges::equal(some, others,
+                            [](const auto& one, const auto& other) { return one.is_same(other); });
+}
+
+bool are_parameters_of(const torch::nn::Module& model, const std::vector<torch::Tensor>& known) {
+  std::size_t count = 0;
+  bool are_same = true;
+  each_parameter(model, [&](const torch::Tensor& parameter) {
+    are_same = are_same && count < known.size() && known[count].is_same(parameter);
+    count += 1;
+  });
+  return are_same && count == known.size();
 }
 
 }  // namespace
@@ -221,81 +281,180 @@ std::string kind_of(const Optimizer& optimizer) {
 
 NamedTensors weights_of(const torch::nn::Module& model) {
   NamedTensors weights;
-  for (const auto& item : model.named_parameters()) {
-    weights.emplace(item.key(), item.value().detach());
-  }
-  for (const auto& item : model.named_buffers()) {
-    weights.emplace(item.key(), item.value().detach());
-  }
+  const ModelTensors of_model(model);
+  for (const auto& [name, tensor] : of_model.all()) weights.emplace(name, tensor);
   return weights;
 }
 
-NamedTensors state_of(const torch::nn::Module& model, Optimizer& optimizer) {
+// ---- StateView
+
+struct StateView::Fields final : FieldSink {
+  Fields(StateView& its_view, bool is_new) : view(its_view), is_making(is_new) {}
+
+  void take(const char* what, const torch::Tensor& tensor) override {
+    if (torch::Tensor* const place = place_of(what)) *place = tensor;
+  }
+  void take(const char* what, std::int64_t counter) override {
+    torch::Tensor* const place = place_of(what);
+    if (place == nullptr) return;
+    if (place->defined()) {
+      *place->mutable_data_ptr<std::int64_t>() = counter;  // this view's own
+    } else {
+      *place = torch::scalar_tensor(counter, torch::kInt64);
+    }
+  }
+  // Null: not what it was.
+  torch::Tensor* place_of(const char* what) {
+    if (is_making) {
+      const std::string name = std::string(kOptimizerPrefix) + *parameter_name + "." + what;
+      view.fields_.push_back({parameter, what, &view.shared_[name]});
+    }
+    if (at >= view.fields_.size()) return different();
+    const Field& known = view.fields_[at++];
+    return known.parameter == parameter && std::string_view(known.what) == what ? known.place
+                                                                                : different();
+  }
+  torch::Tensor* different() {
+    at = std::numeric_limits<std::size_t>::max();
+    return nullptr;
+  }
+
+  StateView& view;
+  const bool is_making;
+  std::size_t at = 0;  // of the fields
+  std::size_t parameter = 0;
+  const std::string* parameter_name = nullptr;  // while they are made
+};
+
+void StateView::update(const torch::nn::Module& model, Optimizer& optimizer) {
   const Kind* kind = find_kind(optimizer);
   if (kind == nullptr) {
     throw UsageError("checkpoints know the optimizers SGD, Adam, AdamW, RMSprop and Adagrad only");
   }
-  const NamedParameters parameters = model.named_parameters();
-  check_parameters(parameters, optimizer);
-  NamedTensors tensors = prefixed_weights_of(parameters, model);
-  for (const auto& item : parameters) {
-    const auto at = optimizer.state().find(item.value().unsafeGetTensorImpl());
-    if (at == optimizer.state().end()) continue;
-    for (const auto& [what, tensor] : kind->write(*at->second)) {
-      tensors.emplace(std::string(kOptimizerPrefix) + item.key() + "." + what, tensor);
+  const auto read_fields = [&](Fields& fields, const std::vector<std::string>& names) {
+    for (std::size_t i = 0; i < parameters_.size(); ++i) {
+      const auto state = optimizer.state().find(parameters_[i].unsafeGetTensorImpl());
+      if (state == optimizer.state().end()) continue;
+      fields.parameter = i;
+      if (fields.is_making) fields.parameter_name = &names[i];
+      kind->write(*state->second, fields);
     }
+    return fields.at == fields_.size();
+  };
+  std::vector<torch::Tensor> of_optimizer = parameters_of(optimizer);
+  if (kind_ == kind && are_parameters_of(model, parameters_) &&
+      are_same(buffers_, model.buffers()) && are_same(of_optimizer_, of_optimizer)) {
+    Fields fields(*this, /*is_new=*/false);
+    if (read_fields(fields, {})) return;
   }
-  return tensors;
+  *this = {};
+  kind_ = kind;
+  std::vector<std::string> names;
+  each_named_parameter(model, [&](std::string name, const torch::Tensor& parameter) {
+    parameters_.push_back(parameter);
+    shared_.emplace(std::string(kModelPrefix) + name, parameter);
+    names.push_back(std::move(name));
+  });
+  check_parameters(parameters_, of_optimizer);
+  of_optimizer_ = std::move(of_optimizer);
+  for (const auto& item : model.named_buffers()) {
+    buffers_.push_back(item.value());
+    named_buffers_.emplace(std::string(kModelPrefix) + item.key(), item.value());
+  }
+  Fields fields(*this, /*is_new=*/true);
+  read_fields(fields, names);
+}
+
+NamedTensors StateView::take_all() && {
+  shared_.merge(named_buffers_);
+  return std::move(shared_);
+}
+
+NamedTensors state_of(const torch::nn::Module& model, Optimizer& optimizer) {
+  StateView view;
+  view.update(model, optimizer);
+  return std::move(view).take_all();
 }
 
 void restore_weights(const NamedTensors& saved, const torch::nn::Module& model) {
-  const NamedTensors places = weights_of(model);
+  const ModelTensors places(model);
   Comparison comparison;
-  comparison.compare(saved, places,
-                     [&](const auto& array) { comparison.unknown.push_back(array.first); });
+  for (const auto& [name, tensor] : saved) {
+    const torch::Tensor* const place = places.find(name);
+    if (place == nullptr) {
+      comparison.unknown.push_back(name);
+    } else {
+      comparison.has_the_form_of(*place, {name, tensor.scalar_type(), tensor.sizes()});
+    }
+  }
+  for (const auto& [name, place] : places.all()) {
+    if (!saved.contains(name)) comparison.missing.push_back(name);
+  }
   comparison.throw_if_different();
-  copy_all(saved, places);
+  const torch::NoGradGuard no_grad;
+  for (const auto& [name, place] : places.all()) torch::Tensor(place).copy_(saved.at(name));
 }
 
-NamedTensors places_of(const NamedTensors& saved, const torch::nn::Module& model) {
-  const NamedParameters named = model.named_parameters();
-  NamedTensors places = prefixed_weights_of(named, model);
+std::vector<torch::Tensor> places_of(const std::vector<Described>& saved,
+                                     const torch::nn::Module& model, std::string_view other) {
+  const ModelTensors of_model(model);
   Comparison comparison;
-  std::vector<const NamedTensors::value_type*> others;
-  comparison.compare(saved, places, [&](const auto& array) { others.push_back(&array); });
-  for (const auto* const array : others) {
-    const auto& [name, tensor] = *array;
-    const auto entry = state_entry(name);
-    const torch::Tensor* const parameter = entry ? named.find(entry->parameter) : nullptr;
+  std::vector<torch::Tensor> places(saved.size());
+  std::size_t found = 0;
+  for (std::size_t i = 0; i < saved.size(); ++i) {
+    const Described& array = saved[i];
+    if (array.name.starts_with(kModelPrefix)) {
+      const auto* const place = of_model.find(array.name.substr(kModelPrefix.size()));
+      if (place != nullptr) {
+        found += 1;
+        if (comparison.has_the_form_of(*place, array)) places[i] = *place;
+        continue;
+      }
+    } else if (!other.empty() && array.name.starts_with(other)) {
+      places[i] = torch::empty(array.sizes, array.type);
+      continue;
+    }
+    const auto entry = state_entry(array.name);
+    const torch::Tensor* const parameter = entry ? of_model.parameter(entry->parameter) : nullptr;
     if (parameter == nullptr) {
-      comparison.unknown.push_back(name);
-    } else if (is_counter(entry->what, tensor)) {
-      places.emplace(name, torch::empty({}, tensor.scalar_type()));  // counters stay on the CPU
-    } else if (tensor.sizes() == parameter->sizes()) {
+      comparison.unknown.emplace_back(array.name);
+    } else if (is_counter(entry->what, array)) {
+      places[i] = torch::empty({}, array.type);  // counters stay on the CPU
+    } else if (array.sizes == parameter->sizes()) {
       // With the parameter's strides: fused operators go through both as rows of memory.
-      places.emplace(name, torch::empty_like(*parameter, tensor.scalar_type()));
+      places[i] = torch::empty_like(*parameter, array.type);
     } else {
-      comparison.different.push_back(name + " (file: " + describe(tensor) +
-                                     ", parameter: " + describe(*parameter) + ")");
+      comparison.different.push_back(std::string(array.name) + " (file: " + text_of(array) +
+                                     ", parameter: " + text_of(described(*parameter)) + ")");
+    }
+  }
+  if (found < of_model.all().size()) {
+    std::set<std::string_view> names;
+    for (const Described& array : saved) names.insert(array.name);
+    for (const auto& [name, place] : of_model.all()) {
+      std::string whole = std::string(kModelPrefix) + name;
+      if (!names.contains(whole)) comparison.missing.push_back(std::move(whole));
     }
   }
   comparison.throw_if_different();
   return places;
 }
 
-void take_state(const NamedTensors& places, const torch::nn::Module& model, Optimizer& optimizer) {
+void take_state(const std::vector<Described>& saved, const std::vector<torch::Tensor>& values,
+                const torch::nn::Module& model, Optimizer& optimizer) {
   std::map<std::string, NamedTensors> states;
-  for (const auto& [name, tensor] : places) {
-    if (const auto entry = state_entry(name)) states[entry->parameter].emplace(entry->what, tensor);
+  for (std::size_t i = 0; i < saved.size(); ++i) {
+    const auto entry = state_entry(saved[i].name);
+    if (entry) states[entry->parameter].emplace(entry->what, values[i]);
   }
   const Kind* kind = find_kind(optimizer);
   optimizer.state().clear();
   if (states.empty()) return;
-  for (const auto& item : model.named_parameters()) {
-    const auto at = states.find(item.key());
-    if (at == states.end()) continue;
-    optimizer.state()[item.value().unsafeGetTensorImpl()] = kind->read(at->second);
-  }
+  each_named_parameter(model, [&](const std::string& name, const torch::Tensor& parameter) {
+    const auto at = states.find(name);
+    if (at == states.end()) return;
+    optimizer.state()[parameter.unsafeGetTensorImpl()] = kind->read(at->second);
+  });
 }
 
 }  // namespace ddprun

@@ -7,6 +7,7 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "worker_lib/checkpoint/tensor_arrays.h"
 
@@ -17,17 +18,43 @@ inline constexpr std::string_view kModelPrefix = "model.";
 // "SGD", "Adam", "AdamW", …; empty for one that is not known here.
 std::string kind_of(const torch::optim::Optimizer& optimizer);
 
-// "model.…" and "optimizer.…", not copies: where they are, as they are. Throws for an optimizer that
-// is not known, or that has parameters which the model lacks.
+// Reads the state of a model and an optimizer again and again. As long as both have the same tensors, names are made
+// once: that takes several times as long as all the rest. Holds on to the tensors that it has seen last.
+class StateView {
+ public:
+  // As it is now. Throws for an optimizer that is not known, or that has parameters which the model lacks.
+  void update(const torch::nn::Module& model, torch::optim::Optimizer& optimizer);
+
+  // Not copies; until the next update(). "model.…" and "optimizer.…": parameters and the optimizer's state, and
+  const NamedTensors& shared() const { return shared_; }
+  const NamedTensors& buffers() const { return named_buffers_; }  // the module's, "model.…", too
+  NamedTensors take_all() &&;
+
+ private:
+  struct Field {
+    std::size_t parameter = 0;
+    const char* what = nullptr;
+    torch::Tensor* place = nullptr;  // in shared_
+  };
+  struct Fields;
+
+  NamedTensors shared_, named_buffers_;
+  const void* kind_ = nullptr;  // of optimizer
+  std::vector<torch::Tensor> parameters_, buffers_, of_optimizer_;
+  std::vector<Field> fields_;  // of the optimizer, in the order of the parameters
+};
+
+// All of that at once.
 NamedTensors state_of(const torch::nn::Module& model, torch::optim::Optimizer& optimizer);
 
 // The reverse, in two steps. First where each array of a file belongs: the model's own tensors, and new ones for
-// the optimizer's state, where its parameters are. Of `saved` names, sizes and types are enough. Throws
+// the optimizer's state, where its parameters are; for names that begin with `other` new ones on the CPU. Throws
 // for names that are missing, unknown, or of another shape or type.
-NamedTensors places_of(const NamedTensors& saved, const torch::nn::Module& model);
+std::vector<torch::Tensor> places_of(const std::vector<Described>& saved,
+                                     const torch::nn::Module& model, std::string_view other = {});
 // Then, when the values are there, the new ones become the optimizer's state.
-void take_state(const NamedTensors& places, const torch::nn::Module& model,
-                torch::optim::Optimizer& optimizer);
+void take_state(const std::vector<Described>& saved, const std::vector<torch::Tensor>& values,
+                const torch::nn::Module& model, torch::optim::Optimizer& optimizer);
 
 // The same for the model alone, without the prefix.
 NamedTensors weights_of(const torch::nn::Module& model);

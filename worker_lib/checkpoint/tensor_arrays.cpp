@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
-#include <stdexcept>
 #include <utility>
 
 #include "ddprun/error.h"
@@ -78,44 +77,22 @@ NamedTensors tensors_of(const std::vector<safetensors::Array>& arrays) {
   return tensors;
 }
 
-NamedTensors described_by(const std::vector<safetensors::Place>& places) {
-  NamedTensors tensors;
-  // They have no values, so equal ones are one: making one takes longer than all the rest.
-  std::map<std::pair<std::string, std::vector<std::int64_t>>, torch::Tensor> known;
-  const safetensors::Place* last = nullptr;
-  torch::Tensor of_last;
-  for (const safetensors::Place& place : places) {
-    if (last == nullptr || last->dtype != place.dtype || last->shape != place.shape) {
-      torch::Tensor& tensor = known[{place.dtype, place.shape}];
-      if (!tensor.defined()) {
-        tensor = torch::empty(place.shape, torch::dtype(type_of(place)).device(torch::kMeta));
-      }
-      of_last = tensor;
-    }
-    last = &place;
-    tensors.emplace_hint(tensors.end(), place.name, of_last);  // mostly they are sorted
-  }
-  return tensors;
+std::vector<Described> described_by(const std::vector<safetensors::Place>& places) {
+  std::vector<Described> arrays;
+  arrays.reserve(places.size());
+  for (const auto& place : places) arrays.push_back({place.name, type_of(place), place.shape});
+  return arrays;
 }
 
 ArrayReceiver::ArrayReceiver(const std::vector<safetensors::Place>& places,
-                             const NamedTensors& tensors)
-    : places_(places), tensors_(tensors), near_(tensors.begin()) {}
-
-const torch::Tensor& ArrayReceiver::next_tensor() {
-  const std::string& name = places_[array_].name;
-  if (near_ == tensors_.end() || near_->first != name) {
-    near_ = tensors_.find(name);
-    if (near_ == tensors_.end()) throw std::out_of_range("no tensor is called " + name);
-  }
-  return (near_++)->second;
-}
+                             const std::vector<torch::Tensor>& tensors)
+    : places_(places), tensors_(tensors) {}
 
 std::pair<char*, std::size_t> ArrayReceiver::room_for(std::size_t size) {
   while (places_[array_].size == 0) ++array_;
   const safetensors::Place& place = places_[array_];
   if (!values_.defined()) {
-    tensor_ = next_tensor();
+    tensor_ = tensors_[array_];
     values_ = is_plain(tensor_)
                   ? tensor_
                   : torch::empty(tensor_.sizes(), torch::dtype(tensor_.scalar_type()));

@@ -22,15 +22,21 @@ using NamedTensors = std::map<std::string, torch::Tensor>;
 // read. Throws UsageError for a type that Torch does not have.
 NamedTensors tensors_of(const std::vector<safetensors::Array>& arrays);
 
-// What the arrays of a file will be, without their values: on the device "meta", of equal ones the same tensor.
+// What an array of a file will be, without its values. Of the place or tensor that it describes, which outlives it.
+struct Described {
+  std::string_view name;
+  torch::ScalarType type{};
+  torch::IntArrayRef sizes;
+};
 // Throws as tensors_of().
-NamedTensors described_by(const std::vector<safetensors::Place>& places);
+std::vector<Described> described_by(const std::vector<safetensors::Place>& places);
 
 // Puts a file's data, which comes in pieces, into tensors on whichever device.
 class ArrayReceiver {
  public:
-  // `tensors` has those of all places, of their sizes and types. Both outlive this.
-  ArrayReceiver(const std::vector<safetensors::Place>& places, const NamedTensors& tensors);
+  // One tensor for each place, of its size and type. Both outlive this.
+  ArrayReceiver(const std::vector<safetensors::Place>& places,
+                const std::vector<torch::Tensor>& tensors);
 
   // The next bytes of the data; copy(to, from, size) copies them to a tensor.
   template <typename Copy>
@@ -47,13 +53,10 @@ class ArrayReceiver {
  private:
   std::pair<char*, std::size_t> room_for(std::size_t size);  // in the array that is next
   void took(std::size_t size);
-  const torch::Tensor& next_tensor();
 
   const std::vector<safetensors::Place>& places_;
-  const NamedTensors& tensors_;
-  NamedTensors::const_iterator
-      near_;               // the one that is probably next: data are sorted by name, within a size
-  std::size_t array_ = 0;  // of which bytes come next
+  const std::vector<torch::Tensor>& tensors_;
+  std::size_t array_ = 0;    // of which bytes come next
   std::uint64_t taken_ = 0;  // of it
   torch::Tensor tensor_;     // its place
   torch::Tensor values_;     // that, or one that is copied there when it is full

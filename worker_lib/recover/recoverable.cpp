@@ -277,31 +277,27 @@ struct Recoverable::Parts final : RecoverableState {
     }
     description = group.broadcast_object(std::move(description), source);
     reducer.regroup(group, description.layout);
-    if (lacks_it) {
-      NamedTensors described;
-      for (const auto& each : description.tensors) {
-        described.emplace(
-            each.name,
-            torch::empty(
-                each.sizes,
-                torch::dtype(static_cast<torch::ScalarType>(each.type)).device(torch::kMeta)));
-      }
-      tensors = places_of(described, module);
-    }
-    if (!is_source) {
-      for (const std::string& name :
-           buffer_names) {  // this rank's own stay, or come from its mirror
-        if (auto at = tensors.find(name); at != tensors.end()) at->second = at->second.clone();
-      }
+    std::vector<Described> arrays;
+    for (const auto& each : description.tensors) {
+      arrays.push_back({each.name, static_cast<torch::ScalarType>(each.type), each.sizes});
     }
     std::vector<Tensor> in_order;
+    if (lacks_it) in_order = places_of(arrays, module);
     for (const auto& each : description.tensors) {
+      if (lacks_it) break;
       const auto at = tensors.find(each.name);
       if (at == tensors.end()) {
         throw UsageError("the ranks do not have the same state: rank " + std::to_string(source) +
                          " has " + each.name);
       }
       in_order.push_back(at->second);
+    }
+    for (std::size_t i = 0; i < in_order.size(); ++i) {
+      // With a count of versions of its own: version() says what steps have changed.
+      in_order[i] = in_order[i].variable_data();
+      // This rank's own stay, or come from its mirror.
+      const bool is_own = std::ranges::count(buffer_names, arrays[i].name) > 0;
+      if (is_own && !is_source) in_order[i] = in_order[i].clone();
     }
     const auto begun = std::chrono::steady_clock::now();
     broadcast_all(group, in_order, source);
@@ -311,7 +307,7 @@ struct Recoverable::Parts final : RecoverableState {
     log::debug("model and optimizer, ", bytes >> 20, " MiB, from rank ", source, " in ",
                took.count(), " ms");
     if (!lacks_it) return description.told;
-    take_state(tensors, module, optimizer);
+    take_state(arrays, in_order, module, optimizer);
     for (std::size_t i = 0; i < replicated.size(); ++i) {
       replicated[i]->load_state_dict(description.replicated.at(i));
     }

@@ -1,11 +1,12 @@
 // Replacement in place, searched exhaustively: the production RoundCore and NodeCores of two nodes
-// with two and three workers, up to two deaths, and every order in which messages and events can be
+// with two and three workers, up to three deaths, and every order in which messages and events can be
 // delivered. Messages between two parties keep their order, and so does what one worker causes.
 //
 // A core is a function of what it was told, in its order; so two worlds whose cores were told the
 // same, and whose workers are in the same state, are one, and are searched once.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdint>
 #include <deque>
@@ -37,9 +38,10 @@ struct Scenario {
   int lost_standbys = 0;  // a standby is dead when it is wanted, or there is none
   int losses = 0;         // of nodes
   int restarts_asked = 0;
-  bool one_hangs = false;    // the first worker does not come when it is called
-  bool they_end = false;     // workers end with 0 after the last step
-  bool round_stays = false;  // every death must be replaced, or the step is poison
+  bool one_hangs = false;  // the first worker does not come when it is called
+  bool they_end = false;   // workers end with 0 after the last step
+  bool round_stays =
+      false;  // every death must be replaced, or the step is poison, or all have died
 };
 
 struct Worker {
@@ -47,6 +49,7 @@ struct Worker {
   bool has_standby = true;
   bool took_place = false;  // of another one
   bool has_ended_well = false;
+  bool has_state = true;         // of the training
   std::uint32_t called = 0;      // to this generation
   std::uint32_t generation = 0;  // in which it is
   std::int64_t died_at = -1;     // committed steps then
@@ -193,7 +196,7 @@ class World {
       for (std::size_t i = 0; i < node.workers.size(); ++i) {
         const Worker& worker = node.workers[i];
         hash = mixed(hash, worker.is_alive + 2U * worker.has_standby + 4U * worker.has_ended_well +
-                               8U * worker.took_place);
+                               8U * worker.took_place + 16U * worker.has_state);
         hash = mixed(hash, worker.called * 1000U + worker.generation);
         hash = mixed(hash, static_cast<std::uint64_t>(worker.died_at));
         for (const NodeEvent& event : node.events[i]) {
@@ -262,7 +265,8 @@ class World {
       is_lost_round_ = present() < nodes_.size();
       is_planned_ =
           std::holds_alternative<rdzv::RestartAsked>(*(message != nullptr ? message : &kNone));
-      const bool may_stop = !scenario_->round_stays || is_poison(message);
+      const bool may_stop =
+          !scenario_->round_stays || is_poison(message) || !has_anyone_the_state();
       require(may_stop, "the round was stopped though every worker can be replaced");
     }
     if (is_over_) check_end();
@@ -358,6 +362,7 @@ class World {
         queue.emplace_back(WorkerEnded{kRound, *replace.local_rank, replace.failure});
       } else {
         worker.is_alive = worker.took_place = true;
+        worker.has_state = false;
         worker.called = worker.generation = 0;
       }
     }
@@ -400,7 +405,7 @@ class World {
     if ((worker.has_standby || worker.took_place) && node.core.is_running()) {
       ended.replaceable = Replaceable{committed_, worker.generation, worker.has_standby};
     }
-    worker.is_alive = false;
+    worker.is_alive = worker.has_state = false;
     node.events[index].emplace_back(ended);
   }
 
@@ -413,7 +418,7 @@ class World {
 
   void kill(Node& node, std::size_t index) {
     if (!node.workers[index].is_alive) return;
-    node.workers[index].is_alive = false;
+    node.workers[index].is_alive = node.workers[index].has_state = false;
     node.events[index].emplace_back(
         WorkerEnded{kRound, static_cast<int>(index), failure_of(rank_of(node, index))});
   }
@@ -432,6 +437,11 @@ class World {
     }
     return true;
   }
+  bool has_anyone_the_state() const {
+    return std::ranges::any_of(nodes_, [](const Node& node) {
+      return std::ranges::any_of(node.workers, &Worker::has_state);
+    });
+  }
   bool can_regroup() const {
     const std::uint32_t called = nodes_[0].workers[0].called;
     return !scenario_->one_hangs && called > 0 && are_all_alive() &&
@@ -439,10 +449,12 @@ class World {
   }
   void regroup() {
     trace.emplace_back("all workers regroup");
+    require(has_anyone_the_state(), "all workers regroup, and none has the state");
     for (Node& node : nodes_) {
       for (std::size_t i = 0; i < node.workers.size(); ++i) {
         Worker& worker = node.workers[i];
         worker.generation = worker.called;
+        worker.has_state = true;
         node.events[i].emplace_back(
             WorkerRegrouped{kRound, static_cast<int>(i), worker.generation});
       }
@@ -520,6 +532,12 @@ class World {
 const Scenario kScenarios[] = {
     {.name = "TwoRanks", .workers = {1, 1}, .deaths = 2, .round_stays = true},
     {.name = "ThreeRanks", .workers = {2, 1}, .deaths = 2, .round_stays = true},
+    {.name = "ThreeRanksThreeDeaths",
+     .workers = {2, 1},
+     .deaths = 3,
+     .budget = 9,
+     .steps = 0,
+     .round_stays = true},
     {.name = "ThreeRanksWithOneRestart", .workers = {2, 1}, .deaths = 2, .budget = 1, .steps = 0},
     {.name = "AStandbyIsLost", .workers = {2, 1}, .deaths = 2, .steps = 0, .lost_standbys = 1},
     {.name = "ANodeIsLost", .workers = {2, 1}, .deaths = 2, .steps = 0, .losses = 1},

@@ -29,23 +29,25 @@ TEST(ArrayReceiver, TakesTheDataOfAFileInPiecesOfAnySize) {
   const std::string head = safetensors::pack_head({{}, buffer.arrays()});
   const auto places = safetensors::read_head(head, head.size() + data.size()).places;
 
-  const NamedTensors described = described_by(places);
+  const auto described = described_by(places);
   ASSERT_EQ(described.size(), tensors.size());
   for (const std::size_t size : {std::size_t{1}, std::size_t{3}, std::size_t{64}, data.size()}) {
-    NamedTensors received;
-    for (const auto& [name, tensor] : tensors) {
-      EXPECT_EQ(described.at(name).sizes(), tensor.sizes());
-      EXPECT_EQ(described.at(name).dtype(), tensor.dtype());
-      received.emplace(name, torch::zeros_like(tensor));
+    std::vector<torch::Tensor> received;
+    for (const Described& each : described) {
+      const torch::Tensor& tensor = tensors.at(std::string(each.name));
+      EXPECT_EQ(each.sizes, tensor.sizes());
+      EXPECT_EQ(each.type, tensor.scalar_type());
+      received.push_back(torch::zeros_like(tensor));
     }
     ArrayReceiver receiver(places, received);
     for (std::size_t at = 0; at < data.size(); at += size) {
       const std::string piece = data.substr(at, size);
       receiver.take(piece);
     }
-    for (const auto& [name, tensor] : tensors) {
-      EXPECT_TRUE(torch::equal(received.at(name), tensor)) << name << " in pieces of " << size;
-      EXPECT_EQ(received.at(name).strides(), tensor.strides()) << name;
+    for (std::size_t i = 0; i < received.size(); ++i) {
+      const torch::Tensor& tensor = tensors.at(places[i].name);
+      EXPECT_TRUE(torch::equal(received[i], tensor)) << places[i].name << " in pieces of " << size;
+      EXPECT_EQ(received[i].strides(), tensor.strides()) << places[i].name;
     }
   }
 }
