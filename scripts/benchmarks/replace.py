@@ -184,7 +184,7 @@ class Training:
 
     def kills_less_a_step(self, times):
         """ms of kill_in_place() without one step's own time, so often."""
-        self.until(lambda: self.steps() > 5, SELDOM_S)
+        self.until(lambda: self.steps() > 5 and self.is_prepared(), SELDOM_S)  # not beside standbys that prepare
         own = self.step_ms()
         for _ in range(times):
             yield max(0.0, self.kill_in_place() - own)
