@@ -33,46 +33,58 @@ def update_readme(results):
     for path, text in texts.items():
         if text.count(BEGIN) != 1 or text.count(END) != 1:
             sys.exit(f"bench: {path.relative_to(ROOT)} must hold each of these lines once:\n{BEGIN}\n{END}")
-    present = texts[ALL].split(BEGIN)[1].split(END)[0].strip().splitlines()
-    rows, about = rows_and_about(results, present)
+    tables = with_results(tables_in(texts[ALL].split(BEGIN)[1].split(END)[0].strip().splitlines()), results)
+    rows = {name: (cells, about) for about, its in tables.items() for name, cells in its.items()}
     if missing := TOP_ROWS.keys() - rows.keys():
         leave(f"the table has no row for {', '.join(sorted(missing))}, which the top README.md shows")
-    for path, lines in ((ALL, [*markdown([HEADINGS, *rows.values()]), "", about]), (TOP, top_lines(rows, about))):
+    for path, lines in ((ALL, all_lines(tables)), (TOP, top_lines(rows))):
         before, rest = texts[path].split(BEGIN)
         path.write_text(before + "\n".join([BEGIN, *lines, END]) + rest.split(END)[1])
 
 
-def rows_and_about(results, present):
-    """The rows by their names, and where and when they were measured; `present` are the lines of the table as it is."""
-    quick = [name for name in results if results[name]["quick"]]
-    if quick:
+def tables_in(lines):
+    """{where and when: {name: cells of its row}}; that line follows its table."""
+    tables, rows = {}, {}
+    for line in lines:
+        if line.startswith("|"):
+            cells = [cell.strip() for cell in line.strip("|").split("|")]
+            if cells != HEADINGS and set("".join(cells)) != set("-:"):
+                rows[cells[0]] = cells
+        elif line:
+            tables[line], rows = rows, {}
+    return tables
+
+
+def with_results(tables, results):
+    """A row that was measured again leaves the table where it was."""
+    if quick := [name for name in results if results[name]["quick"]]:
         leave(f"only measured with --quick: {', '.join(quick)}")
-    dates = sorted({result["date"] for result in results.values()})
-    where = sorted({f"{result['machine']}, PyTorch {result['torch']}" for result in results.values()})
-    when = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
-    about = f"Medians on {'; '.join(where)}, {when}."
-    rows = {row["cells"][0]: row["cells"] for name in BENCHES if name in results for row in results[name]["rows"]}
-    missing = [name for name in BENCHES if name not in results]
-    if missing:
-        if present[-1:] != [about]:
-            leave(f"nothing is measured yet for {', '.join(missing)}, and what it has is not of this machine and day")
-        there = [[cell.strip() for cell in line.strip("|").split("|")] for line in present if line.startswith("|")][2:]
-        unknown = rows.keys() - {cells[0] for cells in there}
-        if unknown:
-            leave(f"it has no row for {', '.join(sorted(unknown))}; measure everything")
-        rows = {cells[0]: rows.get(cells[0], cells) for cells in there}
-    return rows, about
+    tables = {about: dict(rows) for about, rows in tables.items()}
+    for name in (name for name in BENCHES if name in results):
+        result = results[name]
+        about = f"Medians on {result['machine']}, PyTorch {result['torch']}, {result['date']}."
+        for row in result["rows"]:
+            cells = row["cells"]
+            for rows in tables.values():
+                rows.pop(cells[0], None)
+            tables.setdefault(about, {})[cells[0]] = cells
+    return {about: rows for about, rows in tables.items() if rows}
 
 
-def top_lines(rows, about):
+def all_lines(tables):
+    for number, (about, rows) in enumerate(tables.items()):
+        yield from ([""] if number > 0 else []) + [*markdown([HEADINGS, *rows.values()]), "", about]
+
+
+def top_lines(rows):
     yield "| what | ddprun | torchrun, PyTorch |"
     yield "|---|---:|---:|"
     for name, words in TOP_ROWS.items():
-        cells = dict(zip(HEADINGS, rows[name]))
+        cells = dict(zip(HEADINGS, rows[name][0]))
         figures = (f"{cells[column]} {cells['unit']}" if cells[column] else "" for column in ("ddprun", "PyTorch"))
         yield f"| {words} | " + " | ".join(figures) + " |"
     yield ""
-    yield about
+    yield " ".join(sorted({rows[name][1] for name in TOP_ROWS}))
 
 
 def leave(why):

@@ -53,8 +53,8 @@ class Training:
         return found
 
     def of_round(self, number):
-        """{"line": {rank: ns}, "step": …, "pid": …} when all ranks have made their first step."""
-        seen = {"line": {}, "setup": {}, "step": {}, "pid": {}}
+        """{"line": {rank: ns}, "step": …, "pid": …} when all ranks have made their first step; "later": how long one took."""
+        seen = {"line": {}, "setup": {}, "step": {}, "pid": {}, "later": {}}
         for line in self.lines():
             of, rank, pid, what, when = line.split()
             if int(of) == number:

@@ -36,6 +36,7 @@ def a_kill_per_second(job, rounds, first):
 def bench_standby_program(quick):
     line = Row(f"C++ DDP over shm, SIGKILL of 1 of {WORKERS} ranks to the first line of all new ones", "ms")
     step = Row("the same to the first step of all (floor: the exits, data and checkpoint)", "ms")
+    later = Row("a later step of it", "ms")
     own = Row("a waiting standby of a C++ program: memory of its own", "MiB")
     woken = Row("it and the parked copy: context switches in 10 s", "", digits=0)
     parked = Row("the parked copy of a C++ program: memory of its own", "MiB")
@@ -57,6 +58,8 @@ def bench_standby_program(quick):
                 over_exits.append(to_line - exits)
                 over_set_up.append(to_step - exits - set_up)
             job.until(job.standbys_wait)
+            for number in range(1, rounds):
+                later.add("ddprun", max(job.of_round(number)["later"].values()) / 1e6)
             measure_waiting(job, parked, own, woken)
             busy.add("ddprun", a_kill_per_second(job, 5 if quick else 15, rounds))
         for name in ("torchrun", "without"):
@@ -71,4 +74,4 @@ def bench_standby_program(quick):
     woken.bar("none", max(woken.samples["ddprun"]), max(woken.samples["ddprun"]) == 0)
     parked.bar("≤ 80 MiB", max(parked.samples["ddprun"]), max(parked.samples["ddprun"]) <= 80)
     busy.bar("≤ 5 %", busy.median("ddprun"), busy.median("ddprun") <= 5)
-    yield from (line, step, own, woken, parked, busy)
+    yield from (line, step, later, own, woken, parked, busy)

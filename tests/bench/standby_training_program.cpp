@@ -1,8 +1,9 @@
 // standby_training.py as a program of worker_lib: a training with the set-up of examples/train, data and
 // checkpoint, that never ends. Prints when each process reached its first line after joining, the end of
-// its set-up, and its first step:
+// its set-up, and its first step, and then how long a later one took:
 //
 //   round rank pid "line" | "setup" | "step" nanoseconds of CLOCK_MONOTONIC
+//   round rank pid "later" nanoseconds
 //
 //   ddprun … standby_training_program FOLDER
 #include <unistd.h>
@@ -26,10 +27,12 @@ namespace {
 
 using Clock = std::chrono::steady_clock;  // CLOCK_MONOTONIC
 
-void say(const ddprun::Context& context, const char* what, Clock::time_point when) {
+constexpr int kLater = 5;
+
+void say(const ddprun::Context& context, const char* what, Clock::duration when) {
   const std::string line = std::to_string(context.environment().restart_count) + " " +
                            std::to_string(context.rank()) + " " + std::to_string(::getpid()) + " " +
-                           what + " " + std::to_string(when.time_since_epoch().count()) + "\n";
+                           what + " " + std::to_string(when.count()) + "\n";
   if (::write(STDOUT_FILENO, line.data(), line.size()) < 0) std::perror("stdout");
 }
 
@@ -45,20 +48,22 @@ void train(ddprun::Context& context, const std::string& folder) {
   ddprun::Checkpointer checkpoints(context, folder + "/checkpoints");
   auto at = checkpoints.resume(model, optimizer).value_or(ddprun::TrainingPosition{});
   const auto is_set_up = Clock::now();
-  for (bool is_first = true;; is_first = false) {
+  for (int made = 0;; ++made) {
+    const auto step_begun = Clock::now();
     sampler.set_epoch(at.epoch);
     const auto batch = as_tensor(*sampler.next(64));
     optimizer.zero_grad();
     torch::nn::functional::cross_entropy(model(data.pixels(batch)), data.targets(batch)).backward();
     optimizer.step();
     context.progress(++at.step);
-    if (is_first) {
-      const auto stepped = Clock::now();
-      say(context, "line", begun);
-      say(context, "setup", is_set_up);
-      say(context, "step", stepped);
+    const auto stepped = Clock::now();
+    if (made == 0) {
+      say(context, "line", begun.time_since_epoch());
+      say(context, "setup", is_set_up.time_since_epoch());
+      say(context, "step", stepped.time_since_epoch());
       checkpoints.save(model, optimizer, at);
     }
+    if (made == kLater) say(context, "later", stepped - step_begun);
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
 }
