@@ -165,7 +165,7 @@ class Training:
     def is_far_from_evaluation(self):
         """No step is committed while all evaluate, which takes a second."""
         place = self.steps() % (STEPS_AN_EPOCH // self.ranks)
-        return 10 < place < STEPS_AN_EPOCH // self.ranks - 100
+        return 10 < place < STEPS_AN_EPOCH // self.ranks - 150
 
     def kill_in_place(self):
         """ms until the agent has heard that all ranks have committed the next step."""
@@ -185,6 +185,7 @@ class Training:
     def kills_less_a_step(self, times):
         """ms of kill_in_place() without one step's own time, so often."""
         self.until(lambda: self.steps() > 5 and self.is_prepared(), SELDOM_S)  # not beside standbys that prepare
+        self.until(self.is_far_from_evaluation)
         own = self.step_ms()
         for _ in range(times):
             yield max(0.0, self.kill_in_place() - own)

@@ -47,6 +47,7 @@ def bench_standby_program(quick):
             rounds = 2 if quick else 8
             for number in range(rounds):
                 job.until(job.standbys_wait)
+                job.until(lambda: len((job.of_round(number) or {"later": ()})["later"]) == WORKERS)
                 killed, to_line, to_step = job.kill(number)
                 exits = job.exits_ms(number, killed)
                 after = job.of_round(number + 1)
@@ -58,7 +59,7 @@ def bench_standby_program(quick):
                 over_exits.append(to_line - exits)
                 over_set_up.append(to_step - exits - set_up)
             job.until(job.standbys_wait)
-            for number in range(1, rounds):
+            for number in range(rounds):
                 later.add("ddprun", max(job.of_round(number)["later"].values()) / 1e6)
             measure_waiting(job, parked, own, woken)
             busy.add("ddprun", a_kill_per_second(job, 5 if quick else 15, rounds))
