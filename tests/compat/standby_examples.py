@@ -85,6 +85,13 @@ class Job:
             time.sleep(0.05)
         sys.exit(f"{self.job.args}: no standbys in {LIMIT_S} s")
 
+    def until_held(self, pids):
+        deadline = time.monotonic() + LIMIT_S
+        while not all((self.folder / f"held-{pid}").exists() for pid in pids):
+            if time.monotonic() > deadline:
+                sys.exit(f"{self.job.args}: the workers have not done their work in {LIMIT_S} s")
+            time.sleep(0.05)
+
 
 def started(programs, name, folder):
     with Job(programs, name, folder) as job:
@@ -96,6 +103,7 @@ def forked(programs, hold, name, folder):
     with Job(programs, name, folder, f"--standby={RANKS}", "--max-restarts=1", LD_PRELOAD=str(hold)) as job:
         waiting = job.waiting(programs / "ddpctl")
         workers = job.workers(0)
+        job.until_held(workers.values())  # who dies in its training is replaced in place
         for path in [folder / each for each in WRITTEN] + list((folder / "checkpoints").rglob("*")):
             path.unlink(missing_ok=True)
         os.kill(workers[0], signal.SIGKILL)

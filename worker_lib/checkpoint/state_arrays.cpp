@@ -169,7 +169,8 @@ struct Comparison {
                         ", model: " + text_of(described(place)) + ")");
     return false;
   }
-  void throw_if_different() const {
+  void throw_if_different() {
+    for (auto* const names : {&missing, &unknown, &different}) std::ranges::sort(*names);
     const std::string differences = difference("the file lacks", missing) +
                                     difference("it has besides", unknown) +
                                     difference("it has in another shape or type", different);

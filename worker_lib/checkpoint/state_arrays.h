@@ -19,15 +19,22 @@ inline constexpr std::string_view kModelPrefix = "model.";
 std::string kind_of(const torch::optim::Optimizer& optimizer);
 
 // Reads the state of a model and an optimizer again and again. As long as both have the same tensors, names are made
-// once: that takes several times as long as all the rest. Holds on to the tensors that it has seen last.
+// once: that takes several times as long as all the rest. So a change of names alone is not seen. Holds on to the tensors
+// that it has seen last.
 class StateView {
  public:
+  StateView() = default;
+  StateView(StateView&&) = default;
+  StateView& operator=(StateView&&) = default;
+
   // As it is now. Throws for an optimizer that is not known, or that has parameters which the model lacks.
   void update(const torch::nn::Module& model, torch::optim::Optimizer& optimizer);
 
-  // Not copies; until the next update(). "model.…" and "optimizer.…": parameters and the optimizer's state, and
+  // Parameters, "model.…", and the optimizer's state, "optimizer.…"; until the next update(). The tensors themselves, which
+  // may require gradients; only integers, with which an optimizer counts, are copied.
   const NamedTensors& shared() const { return shared_; }
-  const NamedTensors& buffers() const { return named_buffers_; }  // the module's, "model.…", too
+  // The module's, "model.…", too.
+  const NamedTensors& buffers() const { return named_buffers_; }
   NamedTensors take_all() &&;
 
  private:

@@ -255,7 +255,9 @@ class Zygote {
     const std::string why = why_unfit(agent_.get(), is_allowed_);
     if (why.empty()) {
       // A fork that wrote into memory which loading has used and freed would copy it, page by page.
+#ifdef __GLIBC__
       ::malloc_trim(0);
+#endif
       send(agent_.get(), Kind::kReady);
       return;
     }

@@ -10,6 +10,7 @@
 #include <mutex>
 #include <optional>
 #include <string_view>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -292,12 +293,12 @@ struct Recoverable::Parts final : RecoverableState {
       }
       in_order.push_back(at->second);
     }
+    const std::unordered_set<std::string_view> own_names(buffer_names.begin(), buffer_names.end());
     for (std::size_t i = 0; i < in_order.size(); ++i) {
       // With a count of versions of its own: version() says what steps have changed.
       in_order[i] = in_order[i].variable_data();
       // This rank's own stay, or come from its mirror.
-      const bool is_own = std::ranges::count(buffer_names, arrays[i].name) > 0;
-      if (is_own && !is_source) in_order[i] = in_order[i].clone();
+      if (!is_source && own_names.contains(arrays[i].name)) in_order[i] = in_order[i].clone();
     }
     const auto begun = std::chrono::steady_clock::now();
     broadcast_all(group, in_order, source);

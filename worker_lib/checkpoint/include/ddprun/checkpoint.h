@@ -73,7 +73,8 @@ class Checkpointer {
   // memory, two snapshots of it per node, of which each rank copies its share (300 MB on 2 ranks: 25 ms). Each rank's
   // random numbers and the module's buffers are kept as they are on that rank. state_dict() of the parts is
   // called on the first rank of every node. Where there is no room, or the state changes its shape, it says so once,
-  // and there are no more snapshots. Waits for other ranks only with kMemoryAuto.
+  // and there are no more snapshots. Waits for other ranks only with kMemoryAuto. Holds on to the tensors of the
+  // last model and optimizer until release_memory().
   void keep(const BareModule& model, torch::optim::Optimizer& optimizer,
             const TrainingPosition& position);
   // Whether keep() copies after this step: for a program whose parts have to prepare their state.
@@ -83,8 +84,8 @@ class Checkpointer {
   // async_save call it before the program ends.
   void wait();
 
-  // wait(), after which the memory of the copy is given back to the system. The next save() takes
-  // it again, which makes that one slower.
+  // wait(), after which the memory of the copy is given back to the system, and what keep() holds. The next
+  // save() takes it again, which makes that one slower.
   void release_memory();
 
   // Loads the newest snapshot or checkpoint that is whole, after a warning for each newer one that is damaged;
