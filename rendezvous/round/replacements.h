@@ -47,7 +47,8 @@ struct Replacements {
   }
 
   // Ranks whose places are taken by processes that need the state from another rank, with this one. Who died in the
-  // last generation had come there together with all others, who have the state since.
+  // last generation had come there together with all others, who have the state since: one that has not yet will
+  // find nobody who has it, and the round is stopped then.
   std::set<int> without_state(const WorkerReplaceable& failed) const {
     std::set<int> ranks;
     if (under_way && failed.generation != generation) ranks = under_way->without_state;
