@@ -326,7 +326,7 @@ std::optional<TrainingPosition> Checkpointer::Parts::continue_from(
                       seed_of_new_rank(position.seed, position.step, context.rank()))) {
     return std::nullopt;
   }
-  kept_state = {};  // or the optimizer's state of before would stay beside the new one
+  kept_state.forget_optimizer();  // or its state of before would stay beside the new one
   if (!is_prepared()) take_state(snapshot.arrays(), opened.tensors, model, optimizer);
   load_parts(opened.metadata.parts);
   best_metric = folder.has_best() ? opened.metadata.best_metric : std::nullopt;
@@ -358,7 +358,7 @@ std::optional<TrainingPosition> Checkpointer::Parts::continue_from_disk(
       const auto recovery = detail::ContextAccess::recovery(context);
       const Recovery::NotRecorded large(recovery.get());
       receive(context, found ? &found->file : nullptr, head, opened, file_size);
-      kept_state = {};
+      kept_state.forget_optimizer();
       take_state(described_by(head.places), opened.tensors, model, optimizer);
       NamedTensors rng;
       for (std::size_t i = 0; i < head.places.size(); ++i) {

@@ -366,6 +366,10 @@ void StateView::update(const torch::nn::Module& model, Optimizer& optimizer) {
   read_fields(fields, names);
 }
 
+void StateView::forget_optimizer() {
+  for (const Field& field : fields_) field.place->reset();
+}
+
 NamedTensors StateView::take_all() && {
   shared_.merge(named_buffers_);
   return std::move(shared_);

@@ -36,6 +36,8 @@ class StateView {
   // The module's, "model.…", too.
   const NamedTensors& buffers() const { return named_buffers_; }
   NamedTensors take_all() &&;
+  // Lets its tensors go, until the next update().
+  void forget_optimizer();
 
  private:
   struct Field {
