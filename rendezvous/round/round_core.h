@@ -58,12 +58,14 @@
 //   (7) first of all GroupBroken to the other nodes of the round, whose workers may wait for those that are gone for ever
 //   (8) replaced in place: ReplaceWorker with the next generation to all nodes of the round, which costs one restart at once.
 //       Only if every node is connected and has said WorkersRecover, no worker has ended with 0, the failed one had committed
-//       a step, another rank still has the job's state, and the budget and its rules allow a restart. It is over when all nodes have sent Regrouped with the last generation. A rank
-//       that fails again at the step at which it was replaced, after it has regrouped, ends the job: the step is poison.
+//       a step, another rank still has the job's state, and the budget and its rules allow a restart. It is over when all
+//       nodes have sent Regrouped with the last generation. A rank that fails again at the step at which it was replaced,
+//       after it has regrouped, ends the job: the step is poison.
 //       Everything else as WorkerFailed, with GroupBroken also to its own node
 //   (9) while a worker is replaced: if nodes have not regrouped in replace_timeout, if workers end with 0 on a node that has
-//       not regrouped, if a node says of the last generation that it cannot regroup, or if another worker fails that is not replaced, the round is stopped after the first failure for
-//       which a replacement is under way; the others are its consequences, and its restart is paid already
+//       not regrouped, if a node says of the last generation that it cannot regroup, or if another worker fails that is not
+//       replaced, the round is stopped after the first failure for which a replacement is under way; the others are its
+//       consequences, and its restart is paid already
 //
 // clang-format on
 //

@@ -199,11 +199,11 @@ class Invariants {
     const bool is_failure = failed != nullptr && is_current(failed->round);
     is_poison_ |= is_failure && is_poison(*failed);
     const auto is_connected = [&](NodeId id) { return core.has(id) && nodes.at(id).is_connected; };
-    const bool may_be = is_failure && failed->has_standby && !is_poison_ && has_others(*failed) &&
-                        std::ranges::all_of(group_, is_connected) &&
-                        recovering_.size() == group_.size() && !are_some_done_ &&
-                        failed->committed > 0 &&
-                        restarts_before_ < schedule_.config.restarts.max_restarts;
+    const bool may_be =
+        is_failure && failed->has_standby && !is_poison_ && has_anyone_the_state_without(*failed) &&
+        std::ranges::all_of(group_, is_connected) && recovering_.size() == group_.size() &&
+        !are_some_done_ && failed->committed > 0 &&
+        restarts_before_ < schedule_.config.restarts.max_restarts;
     require(may_be || orders.empty(), "a worker was replaced that must not be");
     require(!may_be || !orders.empty(), "a worker that could be replaced ended the round");
     if (may_be) begin_replacement(core, input, *failed, orders, nodes);
@@ -218,6 +218,7 @@ class Invariants {
   void begin_replacement(const rdzv::RoundCore& core, const rdzv::RoundInput& input,
                          const rdzv::WorkerReplaceable& failed,
                          const std::map<NodeId, rdzv::ReplaceWorker>& orders, const Views& nodes) {
+    auto newcomers = newcomers_with(failed);
     generation_ += 1;
     for (const NodeId id : group_) {
       require(orders.contains(id) || !core.has(id), "a node is not told of a replacement");
@@ -237,8 +238,7 @@ class Invariants {
     replaced_[failed.failure.rank] = {failed.committed, generation_};
     const bool is_first = !replacing_;
     if (is_first) replacing_ = Replacing{input.node, failed.failure.rank, true, {}, {}, {}};
-    if (failed.generation == generation_ - 1) replacing_->newcomers.clear();
-    replacing_->newcomers.insert(failed.failure.rank);
+    replacing_->newcomers = std::move(newcomers);
     replacing_->is_only_one = is_first;
     replacing_->regrouped.clear();
     replacing_->until = input.at + schedule_.config.replace_timeout;
@@ -256,13 +256,16 @@ class Invariants {
     replacing_.reset();
   }
 
-  // Ranks that have the state when this one has died.
-  bool has_others(const rdzv::WorkerReplaceable& failed) const {
-    std::size_t ranks = 0;
-    for (const auto& [id, start] : starts_) ranks = static_cast<std::size_t>(start.world_size);
-    if (!replacing_ || failed.generation == generation_) return ranks > 1;
-    return ranks - replacing_->newcomers.size() >
-           (replacing_->newcomers.contains(failed.failure.rank) ? 0U : 1U);
+  // The ranks that need the state from another one, with this one; who died in the last generation had come there with
+  // all others.
+  std::set<int> newcomers_with(const rdzv::WorkerReplaceable& failed) const {
+    std::set<int> ranks{failed.failure.rank};
+    if (replacing_ && failed.generation != generation_)
+      ranks.insert(replacing_->newcomers.begin(), replacing_->newcomers.end());
+    return ranks;
+  }
+  bool has_anyone_the_state_without(const rdzv::WorkerReplaceable& failed) const {
+    return std::cmp_less(newcomers_with(failed).size(), starts_.begin()->second.world_size);
   }
 
   bool is_poison(const rdzv::WorkerReplaceable& failed) const {

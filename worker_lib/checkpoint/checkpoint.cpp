@@ -55,6 +55,14 @@ Opened open(const safetensors::Metadata& strings, const std::vector<Described>& 
   return opened;
 }
 
+// The data, and after them the buffers.
+std::vector<Described> arrays_of(const MemoryTier::Kept& kept) {
+  auto arrays = described_by(kept.places);
+  const auto buffers = described_by(kept.buffers);
+  arrays.insert(arrays.end(), buffers.begin(), buffers.end());
+  return arrays;
+}
+
 // Rank 0 reads the file's data and sends it, a piece after the other. Collective.
 void receive(Context& context, const FileReader* file, const safetensors::Head& head,
              const Opened& opened, std::uint64_t file_size) {
@@ -95,17 +103,11 @@ struct Checkpointer::Parts {
   struct Snapshot {
     MemoryTier::Kept kept;
     Opened opened;
-
-    std::vector<Described> arrays() const { return arrays_of(kept); }
-    static std::vector<Described> arrays_of(const MemoryTier::Kept& kept) {
-      auto arrays = described_by(kept.places);
-      const auto buffers = described_by(kept.buffers);
-      arrays.insert(arrays.end(), buffers.begin(), buffers.end());
-      return arrays;
-    }
   };
 
   bool is_prepared() const;
+  void take(const std::vector<Described>& arrays, const Opened& opened,
+            const torch::nn::Module& model, torch::optim::Optimizer& optimizer);
   std::optional<double> best_before(std::int64_t step, double metric);
   void load_parts(const std::map<std::string, std::string>& states);
   CheckpointMetadata describe(const TrainingPosition& position,
@@ -164,6 +166,12 @@ void Checkpointer::Parts::load_parts(const std::map<std::string, std::string>& s
 bool Checkpointer::Parts::is_prepared() const {
   const auto recovery = detail::ContextAccess::recovery(context);
   return recovery && recovery->is_prepared();
+}
+
+void Checkpointer::Parts::take(const std::vector<Described>& arrays, const Opened& opened,
+                               const torch::nn::Module& model, torch::optim::Optimizer& optimizer) {
+  kept_state.forget_optimizer();  // or its state of before would stay beside the new one
+  take_state(arrays, opened.tensors, model, optimizer);
 }
 
 // On rank 0: the best metric of the checkpoints before this one, as the newest of them says. If this very one was
@@ -297,9 +305,7 @@ std::optional<Checkpointer::Parts::Snapshot> Checkpointer::Parts::newest_snapsho
   auto found = memory.find();
   if (!found) return std::nullopt;
   detail::Outcome<Opened> outcome;
-  const auto open_here = [&] {
-    return open(found->metadata, Snapshot::arrays_of(*found), model, optimizer);
-  };
+  const auto open_here = [&] { return open(found->metadata, arrays_of(*found), model, optimizer); };
   outcome.of(open_here);
   try {
     detail::throw_together(context, outcome.thrown, "resuming");
@@ -326,8 +332,7 @@ std::optional<TrainingPosition> Checkpointer::Parts::continue_from(
                       seed_of_new_rank(position.seed, position.step, context.rank()))) {
     return std::nullopt;
   }
-  kept_state.forget_optimizer();  // or its state of before would stay beside the new one
-  if (!is_prepared()) take_state(snapshot.arrays(), opened.tensors, model, optimizer);
+  if (!is_prepared()) take(arrays_of(found), opened, model, optimizer);
   load_parts(opened.metadata.parts);
   best_metric = folder.has_best() ? opened.metadata.best_metric : std::nullopt;
   return position;
@@ -358,8 +363,7 @@ std::optional<TrainingPosition> Checkpointer::Parts::continue_from_disk(
       const auto recovery = detail::ContextAccess::recovery(context);
       const Recovery::NotRecorded large(recovery.get());
       receive(context, found ? &found->file : nullptr, head, opened, file_size);
-      kept_state.forget_optimizer();
-      take_state(described_by(head.places), opened.tensors, model, optimizer);
+      take(described_by(head.places), opened, model, optimizer);
       NamedTensors rng;
       for (std::size_t i = 0; i < head.places.size(); ++i) {
         const std::string& name = head.places[i].name;

@@ -43,9 +43,9 @@ class MemoryTier {
   };
   // The newest whose texts and own parts are whole; warns of those that are not. Collective.
   std::optional<Kept> find();
-  // Puts its data into tensors, the first ones for `places`, and this rank's own part into the generators and `buffers`. False, on every rank:
-  // the data are not whole, and what the tensors hold is not to be used; find() does not find it again. In
-  // a prepared standby only the answer is right. Collective.
+  // Puts its data into tensors, the first ones for `places`, and this rank's own part into the generators and
+  // `buffers`. False, on every rank: the data are not whole, and what the tensors hold is not to be used; find() does not
+  // find it again. In a prepared standby only the answer is right. Collective.
   bool restore(const Kept& kept, const std::vector<torch::Tensor>& tensors,
                const NamedTensors& buffers, std::uint64_t seed_of_new);
   // The training goes on after `step`: what is later in memory is of no use.

@@ -187,24 +187,22 @@ struct ModuleParameters : torch::nn::Module {
   }
 };
 
-// Calls f(tensor) in the order of parameters().
+// Calls f(path of its module, name there, tensor) for each, in the order of parameters().
 template <typename F>
 void each_parameter(const torch::nn::Module& model, const F& f) {
-  model.apply([&](const torch::nn::Module& module) {
+  model.apply([&](const std::string& path, const torch::nn::Module& module) {
     for (const auto& item : ModuleParameters::of(module)) {
-      if (item.value().defined()) f(item.value());
+      if (item.value().defined()) f(path, item.key(), item.value());
     }
   });
 }
-// f(name, tensor)
+// f(whole name, tensor)
 template <typename F>
 void each_named_parameter(const torch::nn::Module& model, const F& f) {
-  model.apply([&](const std::string& path, const torch::nn::Module& module) {
-    for (const auto& item : ModuleParameters::of(module)) {
-      if (item.value().defined())
-        f(path.empty() ? item.key() : path + "." + item.key(), item.value());
-    }
-  });
+  each_parameter(
+      model, [&](const std::string& path, const std::string& name, const torch::Tensor& parameter) {
+        f(path.empty() ? name : path + "." + name, parameter);
+      });
 }
 
 // A module's parameters and buffers by their names.
@@ -266,7 +264,7 @@ bool are_same(const std::vector<torch::Tensor>& some, const std::vector<torch::T
 bool are_parameters_of(const torch::nn::Module& model, const std::vector<torch::Tensor>& known) {
   std::size_t count = 0;
   bool are_same = true;
-  each_parameter(model, [&](const torch::Tensor& parameter) {
+  each_parameter(model, [&](const auto&, const auto&, const torch::Tensor& parameter) {
     are_same = are_same && count < known.size() && known[count].is_same(parameter);
     count += 1;
   });

@@ -25,15 +25,14 @@ bool is_tuned() {
                                  "MALLOC_TOP_PAD_", "MALLOC_MMAP_MAX_"}) {
     if (std::getenv(name) != nullptr) return true;
   }
-  return (tunables != nullptr &&
-          std::string_view(tunables).find("glibc.malloc.") != std::string_view::npos);
+  return tunables != nullptr &&
+         std::string_view(tunables).find("glibc.malloc.") != std::string_view::npos;
 }
 
 #ifdef __GLIBC__
-bool is_limited(int what) {
+bool is_limited(decltype(RLIMIT_AS) what) {
   rlimit limit{};
-  return ::getrlimit(static_cast<__rlimit_resource_t>(what), &limit) != 0 ||
-         limit.rlim_cur != RLIM_INFINITY;
+  return ::getrlimit(what, &limit) != 0 || limit.rlim_cur != RLIM_INFINITY;
 }
 
 // The heap grows by addresses alone, and the kernel is asked for huge pages where they will be touched. In a thread

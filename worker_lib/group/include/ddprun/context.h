@@ -60,7 +60,8 @@ struct ContextOptions {
   // a fifth for messages. What is larger goes through it in pieces.
   std::size_t shared_bytes_per_rank = std::size_t{2560} << 10;
   // Up to 256 MiB that this process frees stay with it for its next step, where the device is the CPU;
-  // else the system takes them and gives them back page by page. The first 192 MiB are asked for in huge pages. Not where the environment tunes malloc.
+  // else the system takes them and gives them back page by page. The first 192 MiB are asked for in huge
+  // pages. Not where the environment tunes malloc.
   bool keep_freed_memory = true;
   // Every rank's log lines, from info on, also into a file there (log.h); also by DDPRUN_LOG_DIR.
   std::string log_folder = {};
