@@ -45,6 +45,13 @@ def result(folder, attempt):
     return printed, written, content(folder / "checkpoints")
 
 
+def are_settled(node):
+    """All standbys wait, and none of them is about to make a rank's set-up, which another one would replace."""
+    replacement = node.get("replacement") or {"can_recover": False}
+    is_one_taken = replacement["can_recover"] and not replacement["why_none"] and replacement["waiting"] < RANKS
+    return node["standbys"]["waiting"] == RANKS and not is_one_taken
+
+
 class Job:
     def __init__(self, programs, name, folder, *options, **variables):
         self.folder = folder
@@ -71,23 +78,21 @@ class Job:
         return {worker["rank"]: worker["pid"] for event in events
                 if event["event"] == "round_started" and event["round"] == round_number for worker in event["workers"]}
 
-    def waiting(self, ddpctl):
-        """The children of the agent when all standbys wait."""
+    def until_standbys_wait(self, ddpctl):
         deadline = time.monotonic() + LIMIT_S
         while time.monotonic() < deadline:
             asked = subprocess.run([ddpctl, "status", "--json", "job"], stdout=subprocess.PIPE, env=self.environment,
                                    stderr=subprocess.DEVNULL, check=False)
-            if asked.returncode == 0 and json.loads(asked.stdout)["nodes"][0]["standbys"]["waiting"] == RANKS:
-                own = f"/proc/{self.job.pid}/task/{self.job.pid}/children"
-                return set(map(int, pathlib.Path(own).read_text().split()))
+            if asked.returncode == 0 and are_settled(json.loads(asked.stdout)["nodes"][0]):
+                return
             if self.job.poll() is not None:
                 sys.exit(f"{self.job.args} has ended:\n{self.job.stderr.read()}")
             time.sleep(0.05)
         sys.exit(f"{self.job.args}: no standbys in {LIMIT_S} s")
 
-    def until_held(self, pids):
+    def until_done(self):
         deadline = time.monotonic() + LIMIT_S
-        while not all((self.folder / f"held-{pid}").exists() for pid in pids):
+        while len(list(self.folder.glob("done-*"))) < RANKS:
             if time.monotonic() > deadline:
                 sys.exit(f"{self.job.args}: the workers have not done their work in {LIMIT_S} s")
             time.sleep(0.05)
@@ -101,16 +106,15 @@ def started(programs, name, folder):
 
 def forked(programs, hold, name, folder):
     with Job(programs, name, folder, f"--standby={RANKS}", "--max-restarts=1", LD_PRELOAD=str(hold)) as job:
-        waiting = job.waiting(programs / "ddpctl")
-        workers = job.workers(0)
-        job.until_held(workers.values())  # who dies in its training is replaced in place
+        job.until_done()  # who dies in its training is replaced in place
+        job.until_standbys_wait(programs / "ddpctl")
         for path in [folder / each for each in WRITTEN] + list((folder / "checkpoints").rglob("*")):
             path.unlink(missing_ok=True)
-        os.kill(workers[0], signal.SIGKILL)
+        os.kill(job.workers(0)[0], signal.SIGKILL)
         job.ends_well()
-        workers_after = set(job.workers(1).values())
-        if not workers_after <= waiting - set(workers.values()):
-            sys.exit(f"{name}: the workers {workers_after} of the second round were not forked in advance")
+        for pid in job.workers(1).values():
+            if (folder / f"done-{pid}").read_text() == str(pid):
+                sys.exit(f"{name}: the worker {pid} of the second round was not forked")
     return result(folder, 1)
 
 
