@@ -46,7 +46,7 @@ def result(folder, attempt):
 
 
 def are_settled(node):
-    """All standbys wait, and none of them is about to make a rank's set-up, which another one would replace."""
+    """All standbys wait, and all that are to be prepared for a rank are: each of these is one that has waited."""
     replacement = node.get("replacement") or {"can_recover": False}
     is_one_taken = replacement["can_recover"] and not replacement["why_none"] and replacement["waiting"] < RANKS
     return node["standbys"]["waiting"] == RANKS and not is_one_taken
@@ -78,24 +78,22 @@ class Job:
         return {worker["rank"]: worker["pid"] for event in events
                 if event["event"] == "round_started" and event["round"] == round_number for worker in event["workers"]}
 
-    def until_standbys_wait(self, ddpctl):
+    def until(self, holds, what):
         deadline = time.monotonic() + LIMIT_S
-        while time.monotonic() < deadline:
-            asked = subprocess.run([ddpctl, "status", "--json", "job"], stdout=subprocess.PIPE, env=self.environment,
-                                   stderr=subprocess.DEVNULL, check=False)
-            if asked.returncode == 0 and are_settled(json.loads(asked.stdout)["nodes"][0]):
-                return
+        while not holds():
             if self.job.poll() is not None:
                 sys.exit(f"{self.job.args} has ended:\n{self.job.stderr.read()}")
-            time.sleep(0.05)
-        sys.exit(f"{self.job.args}: no standbys in {LIMIT_S} s")
-
-    def until_done(self):
-        deadline = time.monotonic() + LIMIT_S
-        while len(list(self.folder.glob("done-*"))) < RANKS:
             if time.monotonic() > deadline:
-                sys.exit(f"{self.job.args}: the workers have not done their work in {LIMIT_S} s")
+                sys.exit(f"{self.job.args}: {what} in {LIMIT_S} s")
             time.sleep(0.05)
+
+    def is_work_done(self):
+        return len(list(self.folder.glob("done-*"))) >= RANKS
+
+    def do_standbys_wait(self, ddpctl):
+        asked = subprocess.run([ddpctl, "status", "--json", "job"], stdout=subprocess.PIPE, env=self.environment,
+                               stderr=subprocess.DEVNULL, check=False)
+        return asked.returncode == 0 and are_settled(json.loads(asked.stdout)["nodes"][0])
 
 
 def started(programs, name, folder):
@@ -106,8 +104,8 @@ def started(programs, name, folder):
 
 def forked(programs, hold, name, folder):
     with Job(programs, name, folder, f"--standby={RANKS}", "--max-restarts=1", LD_PRELOAD=str(hold)) as job:
-        job.until_done()  # who dies in its training is replaced in place
-        job.until_standbys_wait(programs / "ddpctl")
+        job.until(job.is_work_done, "the workers have not done their work")  # before, they are replaced in place
+        job.until(lambda: job.do_standbys_wait(programs / "ddpctl"), "no standbys")
         for path in [folder / each for each in WRITTEN] + list((folder / "checkpoints").rglob("*")):
             path.unlink(missing_ok=True)
         os.kill(job.workers(0)[0], signal.SIGKILL)
