@@ -458,6 +458,7 @@ rank == 2 or dist.all_reduce(torch.ones(5), group=other)
     def test_messages_between_two_are_no_calls_of_all_and_a_forked_child_does_not_write(self):
         job = self.job(GROUPS.format("""
 import multiprocessing
+kept = dist.group.WORLD._get_backend(torch.device("cpu"))  # its end would join threads that a child does not have
 def child():
     store = dist.HashStore()
     dist.destroy_process_group()
@@ -470,6 +471,7 @@ process.join(20)
 print("CHILD", process.exitcode, flush=True)
 """))
         self.waits(job)
+        self.assertEqual(job.out().count("CHILD 5"), RANKS, job.out())
         for rank in range(RANKS):
             self.expect(job, rank, {"default_pg": (RANKS, rank, 4)})
 
