@@ -424,7 +424,7 @@ class Opening(unittest.TestCase):
         self.assertEqual([record.add_group(f"group {i}", 0, 2) is None for i in range(50)], [False] * 48 + [True] * 2)
 
 
-class Records(unittest.TestCase):
+class OfAJob(unittest.TestCase):
     def job(self, program, nodes=1, **environment):
         temporary = tempfile.TemporaryDirectory()
         self.addCleanup(temporary.cleanup)
@@ -442,6 +442,8 @@ class Records(unittest.TestCase):
             return {name: (group["size"], group["rank"], group["calls"]) for name, group in job.calls(rank).items()}
         self.assertTrue(eventually(lambda: is_so() == expected), is_so())
 
+
+class Records(OfAJob):
     def test_a_group_is_made_anew(self):
         job = self.job(GROUPS.format("""
 dist.destroy_process_group()
@@ -475,6 +477,10 @@ print("CHILD", process.exitcode, flush=True)
         for rank in range(RANKS):
             self.expect(job, rank, {"default_pg": (RANKS, rank, 4)})
 
+
+class WithoutHooks(OfAJob):
+    """Or where somebody else has the record."""
+
     def test_without_hooks_there_is_no_record_and_no_handler(self):
         job = self.job(GROUPS.format(""), DDPRUN_PYTHON_HOOKS="0")
         self.waits(job)
@@ -507,13 +513,14 @@ dist.barrier()
     def test_ddprun_torch_writes_messages_and_has_the_record_for_itself(self):
         for nodes in (1, 2) if FULL else (2,):
             job = self.job("""
-import sys, time
+import pathlib, time
 import torch
 import torch.distributed as dist
 import ddprun.torch
 dist.init_process_group("gloo")
 dist.all_reduce(torch.ones(5))
-time.sleep(0.5)  # the hooks have the record
+while not pathlib.Path("hooks-have-it").exists():
+    time.sleep(0.01)
 group = dist.new_group(backend="shm")
 rank = dist.get_rank()
 for _ in range(3):
@@ -527,6 +534,9 @@ if rank == 0:
 print("WAITS", flush=True)
 time.sleep(1000)
 """, nodes, PYTHONPATH=str(PACKAGES))
+            for rank in range(RANKS):
+                self.assertTrue(eventually(lambda: "default_pg" in job.calls(rank)), job.out())
+            (job.folder / "hooks-have-it").touch()
             found = job.sees("waiting_for")
             self.assertTrue(found, job.out())
             self.assertEqual((found["ranks"], found["waiting"], found["call"], found["number"]), ([1], [0], "send_recv", 1))

@@ -1,9 +1,9 @@
 """Each case of standby_cases.py does the same in a plain start and in a standby that has loaded PyTorch: exit code,
 output and traceback.
 
-    python standby_parity.py [CASE…]
+    python standby_parity.py [together | apart | CASE…]
 
-Most of them follow each other in one process, up to one that ends it. With DDPRUN_TEST_FULL=1 each case has a process of its
+Most of them follow each other in one process, up to one that ends it (together); the others have one each (apart). With DDPRUN_TEST_FULL=1 each case has a process of its
 own, and starts two processes of each kind, each of which imports PyTorch, instead of one.
 """
 
@@ -30,10 +30,14 @@ TOGETHER = (("loader", "processes", "pickles", "step", "parallel_region", "group
 DIFFERS = re.compile(r"0x[0-9a-f]+|\d+\.\d+ seconds|\b\d+\.\d{3}\b|pid \d+")
 
 
-def cases():
-    names = [name for name, each in vars(standby_cases).items() if inspect.isfunction(each) and name not in NOT_CASES]
-    together = {name for each in TOGETHER for name in each}
-    return names if FULL else [*map(",".join, TOGETHER), *(name for name in names if name not in together)]
+def cases(which):
+    if len(which) != 1 or which[0] not in ("together", "apart"):
+        return which or [*cases(["together"]), *cases(["apart"])]
+    of_those = [name for each in TOGETHER for name in each]
+    if which == ["together"]:
+        return of_those if FULL else [",".join(each) for each in TOGETHER]
+    names = [name for name, each in vars(standby_cases).items() if inspect.isfunction(each)]
+    return [name for name in names if name not in of_those and name not in NOT_CASES]
 
 
 def plain(outcome):
@@ -49,7 +53,7 @@ def main():
         script = str(HERE / "standby_cases.py")
         with zygote_test.Zygote([script], pathlib.Path(folder), variables, preload=MODULES) as zygote:
             assert zygote.answer[0] == zygote_test.READY, zygote.answer
-            for name in sys.argv[1:] or cases():
+            for name in cases(sys.argv[1:]):
                 *by_standby, said = zygote.by_standby(CASE=name, RANK="0")
                 plainly = zygote.plainly(CASE=name, RANK="0")
                 if said is None and plain(by_standby) == plain(plainly):
