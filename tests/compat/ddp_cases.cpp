@@ -2,6 +2,7 @@
 // bit with ddp_cases.py, which is the same program in Python: keep the two alike, line by line.
 // Started by ddprun with a prefix for its files; writes <prefix>.rank<R>, lines "case step loss" with
 // all the loss' bits, and <prefix>.rank<R>.<case>: the final parameters and buffers, raw.
+#include <c10/util/signal_handler.h>
 #include <torch/nn.h>
 #include <torch/optim/adagrad.h>
 #include <torch/optim/rmsprop.h>
@@ -353,6 +354,8 @@ void run_all(ddprun::Context& context, const std::string& prefix) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  // A crash in a thread of Gloo, seen once, says where all threads are.
+  c10::FatalSignalHandler::getInstance().setPrintStackTracesOnFatalSignal(true);
   return ddprun::run(argc, argv,
                      [&](ddprun::Context& context) {
                        if (argc < 2) throw ddprun::UsageError("usage: ddp_cases PREFIX [BACKEND]");
