@@ -30,11 +30,20 @@ class NeedsOthers(RuntimeError):
     """The set-up of a prepared standby asks for what only the other ranks know."""
 
 
+def _duplicate_of(descriptor):
+    duplicate = os.dup(descriptor)
+    try:
+        return socket.socket(socket.AF_INET, socket.SOCK_STREAM, fileno=duplicate)
+    except OSError:  # not a socket: socket.fromfd() would leave the duplicate open
+        os.close(duplicate)
+        raise
+
+
 def _connections_to(port):
     """Inodes and duplicates of this process's connections to that port of a store: a TCPStore tells nobody which is its own."""
     for name in os.listdir("/proc/self/fd"):
         try:
-            with socket.fromfd(int(name), socket.AF_INET, socket.SOCK_STREAM) as each:
+            with _duplicate_of(int(name)) as each:
                 peer = each.getpeername()
                 if isinstance(peer, tuple) and peer[1] == port:
                     yield os.fstat(each.fileno()).st_ino, each
