@@ -82,6 +82,7 @@ int Supervisor::run() {
     io_.run_one();
     leader_.look();
   }
+  block_notices();
   workers_.let_keeper_go();
   if (recorder_) recorder_->flush(std::chrono::steady_clock::now() + kRecordingLimit);
   return job_.exit_code(outcome_->exit_code);
@@ -504,6 +505,17 @@ void Supervisor::handle_signals() {
   await_signal();
 }
 
+// From here on nobody handles signals, and those that are not meant to end this process must not become its
+// exit code. No thread here takes signals but this one.
+void Supervisor::block_notices() const {
+  sigset_t notices;
+  sigemptyset(&notices);
+  for (const int signal : {SIGUSR1, SIGUSR2, job_.preempt_signal.value_or(SIGUSR1)}) {
+    sigaddset(&notices, signal);
+  }
+  ::pthread_sigmask(SIG_BLOCK, &notices, nullptr);
+}
+
 void Supervisor::await_signal() {
   signals_.async_wait([this](const boost::system::error_code& ec, int signal) {
     if (ec) return;
@@ -515,12 +527,14 @@ void Supervisor::await_signal() {
 }
 
 void Supervisor::on_stop_signal(int signal) {
+  const bool is_notice = signal == job_.preempt_signal;
   if (core_.is_over()) {
+    if (is_notice) return;  // nobody is left who could leave
     log_.warn("got " + signal_name(signal) + ": the end of the job is cut short");
     return post(StopSignal{signal});
   }
   observers_.events.write(SignalReceived{signal});
-  if (signal == job_.preempt_signal) return preempted_by(signal);
+  if (is_notice) return preempted_by(signal);
   log_.warn("got " + signal_name(signal) + ", stopping the workers");
   post(StopSignal{signal});
   if (!core_.is_over()) observers_.systemd.stopping(job_.shutdown_timeout + kEndLimit);

@@ -101,6 +101,7 @@ class Supervisor {
 
   // ---- signals
   void handle_signals();
+  void block_notices() const;
   void await_signal();
   void on_stop_signal(int signal);
   void preempted_by(int signal);

@@ -1,11 +1,15 @@
 // The launcher's exit code: that of the first failure, or 128 + its signal; all values.
+#include <sys/wait.h>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <csignal>
 #include <filesystem>
 #include <set>
 #include <string>
+#include <thread>
 
 #include "tests/support/job.h"
 
@@ -101,6 +105,24 @@ TEST(ExitCode, OfAJobWhoseWorkersGetThePreemptSignalFirstIsThatOfAPreemption) {
   kill(job.workers().at(1), SIGUSR1);
   EXPECT_EQ(job.wait(), exited(113)) << job.err();
   EXPECT_THAT(job.err(), Not(HasSubstr("FAILED")));
+}
+
+// Slurm signals all processes of a job, each when it comes to it.
+TEST(ExitCode, OfAPreemptedJobIsTheSameHoweverLateTheSignalCame) {
+  for (int run = 0; run < 20; ++run) {
+    const TemporaryTree folder;
+    Job job(ddprun({"--nproc-per-node=2", "--preempt-signal=SIGUSR1"},
+                   worker({"stamp", folder.path(), "wait"})));
+    ASSERT_TRUE(job.reaches([&] { return stamps(folder.path(), 0).size() == 2; }));
+    kill(job.workers().at(1), SIGUSR1);
+    siginfo_t end{};
+    while (waitid(P_PID, static_cast<id_t>(job.pid()), &end, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+           end.si_pid == 0) {
+      job.signal(SIGUSR1);
+      std::this_thread::sleep_for(std::chrono::microseconds(200));  // it has other things to do, too
+    }
+    ASSERT_EQ(job.wait(), exited(113)) << job.err();
+  }
 }
 
 TEST(ExitCode, TheReportNamesTheFirstCauseByRankAndCode) {
