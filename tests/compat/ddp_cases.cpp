@@ -248,7 +248,7 @@ class Run {
         std::make_unique<DistributedDataParallel<Model>>(recipe.model(), context, recipe.options);
     parameters_ = model_->parameters();
     optimizer_ = recipe.optimizer(parameters_);
-    torch::manual_seed(static_cast<std::uint64_t>(100 + context.rank()));
+    torch::manual_seed(100 + static_cast<std::uint64_t>(context.rank()));
     if (recipe.join) {
       const int steps = recipe.steps - context.rank();
       model_->join([&] { train(steps); }, *recipe.join);

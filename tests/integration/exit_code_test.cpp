@@ -119,7 +119,8 @@ TEST(ExitCode, OfAPreemptedJobIsTheSameHoweverLateTheSignalCame) {
     while (waitid(P_PID, static_cast<id_t>(job.pid()), &end, WEXITED | WNOHANG | WNOWAIT) == 0 &&
            end.si_pid == 0) {
       job.signal(SIGUSR1);
-      std::this_thread::sleep_for(std::chrono::microseconds(200));  // it has other things to do, too
+      std::this_thread::sleep_for(
+          std::chrono::microseconds(200));  // it has other things to do, too
     }
     ASSERT_EQ(job.wait(), exited(113)) << job.err();
   }

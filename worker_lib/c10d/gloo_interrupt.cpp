@@ -4,11 +4,13 @@
 
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <mutex>
 #include <stdexcept>
+#include <unordered_map>
 #include <unordered_set>
 
 // clang-format off
@@ -19,11 +21,13 @@
 #define DDPRUN_END_BUFFER DDPRUN_TCP "13UnboundBufferD1Ev"
 #define DDPRUN_FAIL_BUFFER DDPRUN_TCP "13UnboundBuffer15signalExceptionENSt15__exception_ptr13exception_ptrE"
 // gloo::transport::tcp::Pair: Pair(Context*, Device*, int rank, std::chrono::milliseconds timeout, bool), ~Pair(),
-// std::exception_ptr signalExceptionExternal(const std::string&)
+// std::exception_ptr signalExceptionExternal(const std::string&),
+// void connectCallback(std::shared_ptr<Socket>, const Error&)
 #define DDPRUN_MAKE_PAIR DDPRUN_TCP "4PairC1EPNS1_7ContextEPNS1_6DeviceEiNSt6chrono8durationIlSt5ratioILl1ELl1000EEEEb"
 #define DDPRUN_END_PAIR DDPRUN_TCP "4PairD1Ev"
 #define DDPRUN_FAIL_PAIR \
   DDPRUN_TCP "4Pair23signalExceptionExternalERKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE"
+#define DDPRUN_CONNECTED_PAIR DDPRUN_TCP "4Pair15connectCallbackESt10shared_ptrINS1_6SocketEERKNS1_5ErrorE"
 // clang-format on
 
 namespace ddprun::detail {
@@ -50,9 +54,86 @@ class Objects {
   std::mutex mutex_;
   std::unordered_set<void*> all_;
 };
+// Gloo's thread connects a pair, in a callback. One that is failed before is closed, and must not be connected
+// afterwards: the first event of a connection that has failed would end the process. Nor does Gloo know that a pair
+// whose making was given up is no more. So what comes too late is left out, and the end of a pair waits for its
+// callback. Whoever fails a pair waits for Gloo's thread, which may not wait for him in turn: hence two mutexes.
+class Pairs {
+ public:
+  void add(void* pair) {
+    {
+      const std::scoped_lock lock(mutex_);
+      states_[pair] = {};
+      ended_.erase(pair);
+    }
+    objects_.add(pair);
+  }
+  void remove(void* pair) {
+    objects_.remove(pair);
+    std::unique_lock lock(mutex_);
+    is_free_.wait(lock, [&] { return !states_[pair].is_taking_over; });
+    states_.erase(pair);
+    ended_.insert(pair);
+  }
+  template <typename Fail>
+  void fail_all(const std::string& why, const Fail& fail) {
+    objects_.for_each([&](void* pair) {
+      if (note_failure(pair, why)) fail(pair, why);
+    });
+  }
+  // Pairs that were never noted are left to Gloo.
+  template <typename Connect, typename Fail>
+  void connected(void* pair, const Connect& connect, const Fail& fail) {
+    std::unique_lock lock(mutex_);
+    if (ended_.contains(pair)) return;
+    const auto found = states_.find(pair);
+    if (found == states_.end()) {
+      lock.unlock();
+      return connect();
+    }
+    State& state = found->second;  // stays: remove() waits
+    if (state.is_failed) return;
+    state.is_taking_over = true;
+    lock.unlock();
+    connect();
+    lock.lock();
+    if (state.is_failed) {
+      const std::string why = why_;
+      lock.unlock();
+      fail(pair, why);
+      lock.lock();
+    }
+    state.is_taking_over = false;
+    lock.unlock();
+    is_free_.notify_all();
+  }
+
+ private:
+  struct State {
+    bool is_failed = false;
+    bool is_taking_over = false;  // its callback runs, which also fails it if that is to be
+  };
+
+  // True: the caller is to fail it.
+  bool note_failure(void* pair, const std::string& why) {
+    const std::scoped_lock lock(mutex_);
+    why_ = why;
+    State& state = states_[pair];
+    state.is_failed = true;
+    return !state.is_taking_over;
+  }
+
+  Objects objects_;
+  std::mutex mutex_;  // guards these, and is never held while Gloo is called
+  std::condition_variable is_free_;
+  std::unordered_map<void*, State> states_;
+  std::unordered_set<void*> ended_;  // their places in memory, until others are there
+  std::string why_;
+};
+
 // Never destroyed: threads of Gloo may outlive main().
-Objects& pairs() {
-  static auto* const made = new Objects;
+Pairs& pairs() {
+  static auto* const made = new Pairs;
   return *made;
 }
 Objects& buffers() {
@@ -87,7 +168,7 @@ auto* fail_pair() {
 
 void interrupt_gloo(const std::string& why) {
   if (fail_pair() == nullptr || fail_buffer() == nullptr) return;
-  pairs().for_each([&](void* pair) { fail_pair()(pair, why); });
+  pairs().fail_all(why, *fail_pair());
   // Those that are made from here on belong to pairs that have failed, and say so.
   const auto failure = std::make_exception_ptr(std::runtime_error(why));
   buffers().for_each([&](void* buffer) { fail_buffer()(buffer, failure); });
@@ -109,6 +190,10 @@ DDPRUN_SEEN void ddprun_make_gloo_pair(void* self, void* context, void* device, 
                                        std::chrono::milliseconds timeout,
                                        bool flag) asm(DDPRUN_MAKE_PAIR);
 DDPRUN_SEEN void ddprun_end_gloo_pair(void* self) asm(DDPRUN_END_PAIR);
+// An argument with a destructor is passed by its address. Gloo has a pointer to this member, in which an odd address
+// means a virtual function: so it must be even, also where the compiler saves space.
+DDPRUN_SEEN __attribute__((aligned(16))) void ddprun_connected_gloo_pair(
+    void* self, void* socket, const void* error) asm(DDPRUN_CONNECTED_PAIR);
 
 void ddprun_make_gloo_buffer(void* self, const void* context, void* data, std::size_t size) {
   static auto* const next =
@@ -137,6 +222,12 @@ void ddprun_end_gloo_pair(void* self) {
   static auto* const next = of_libtorch<void(void*)>(DDPRUN_END_PAIR);
   pairs().remove(self);
   next(self);
+}
+
+void ddprun_connected_gloo_pair(void* self, void* socket, const void* error) {
+  static auto* const next = of_libtorch<void(void*, void*, const void*)>(DDPRUN_CONNECTED_PAIR);
+  pairs().connected(
+      self, [&] { next(self, socket, error); }, *fail_pair());
 }
 }
 

@@ -3,13 +3,16 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <functional>
+#include <iostream>
 #include <numeric>
 #include <thread>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include "ddprun/error.h"
 #include "tests/unit/worker_lib/group_of_threads.h"
+#include "worker_lib/c10d/gloo_interrupt.h"
 
 namespace ddprun {
 namespace {
@@ -40,10 +43,11 @@ int sum_over(c10d::ProcessGroup& group, int value) {
 }
 
 TEST(ProcessGroup, IsMadeAgainInTheSameProcess) {
-  for (const auto& [backend, ranks] :
+  for (const auto& each :
        {std::pair(Backend::kGloo, 2), std::pair(Backend::kShm, 2), std::pair(Backend::kShm, 3)}) {
-    SCOPED_TRACE(static_cast<int>(backend));
-    on_ranks(ranks, {.backend = backend}, [ranks](const GroupMaker& maker, int rank) {
+    const int ranks = each.second;
+    SCOPED_TRACE(static_cast<int>(each.first));
+    on_ranks(ranks, {.backend = each.first}, [ranks](const GroupMaker& maker, int rank) {
       std::vector<int> all(static_cast<std::size_t>(ranks));
       std::iota(all.begin(), all.end(), 0);
       for (const char* const name : {"first", "second"}) {
@@ -54,6 +58,36 @@ TEST(ProcessGroup, IsMadeAgainInTheSameProcess) {
       }
     });
   }
+}
+
+// Also while its connections are made: one that is failed and connected afterwards would end the process.
+TEST(ProcessGroup, OverGlooIsInterruptedAtAnyMomentOfItsMaking) {
+  if (!detail::can_interrupt_gloo()) GTEST_SKIP() << "Gloo's symbols are not those of this test";
+  constexpr int kMoments = 150;
+  int made = 0;
+  for (int moment = 0; moment < kMoments; ++moment) {
+    std::atomic<int> ended = 0;
+    std::thread interrupts([&ended, moment] {
+      std::this_thread::sleep_for(moment * 20us);
+      while (ended < 2) {
+        detail::interrupt_gloo("interrupted");
+        std::this_thread::sleep_for(100us);
+      }
+    });
+    std::atomic<int> sums = 0;
+    on_ranks(2, {.backend = Backend::kGloo}, [&](const GroupMaker& maker, int rank) {
+      try {
+        sums += sum_over(*maker.make("interrupted", rank, {0, 1}), rank + 1);
+      } catch (const std::exception&) {
+        // by which side, and where in the making, differs
+      }
+      ++ended;
+    });
+    interrupts.join();
+    made += sums == 6;
+    EXPECT_TRUE(sums == 0 || sums == 3 || sums == 6) << sums;
+  }
+  std::cout << made << " of " << kMoments << " were made before\n";
 }
 
 TEST(ProcessGroup, ARankThatDoesNotComeIsNamed) {
