@@ -5,8 +5,9 @@
 // 30 minutes. So these are told here.
 //
 // The constructors and destructors of pairs and buffers are taken from LibTorch for it, by their symbols: they note the
-// object, and go on to LibTorch's own; so is what Gloo calls when a pair is connected. Linked into a program, or loaded by it before LibTorch for all to see. Needs none
-// of Gloo's declarations, of which those of a distribution have other layouts than LibTorch's copy. Any thread.
+// object, and go on to LibTorch's own. So is what Gloo's thread calls when a pair is connected. Linked into a program, or
+// loaded by it before LibTorch for all to see. Needs none of Gloo's declarations, of which those of a distribution have
+// other layouts than LibTorch's copy. Any thread.
 #pragma once
 
 #include <cstdint>
