@@ -12,6 +12,7 @@
 #include <stdexcept>
 #include <unordered_map>
 #include <unordered_set>
+#include <vector>
 
 // clang-format off
 #define DDPRUN_TCP "_ZN4gloo9transport3tcp"
@@ -54,37 +55,56 @@ class Objects {
   std::mutex mutex_;
   std::unordered_set<void*> all_;
 };
+
+// A program that was linked with LibTorch has it next; one that loads it later, as Python does, keeps it to itself.
+template <typename Function>
+Function* of_libtorch(const char* symbol) {
+  void* found = ::dlsym(RTLD_NEXT, symbol);
+  if (found == nullptr) {
+    void* const library = ::dlopen("libtorch_cpu.so", RTLD_NOW | RTLD_NOLOAD);  // never closed
+    if (library != nullptr) found = ::dlsym(library, symbol);
+  }
+  return reinterpret_cast<Function*>(found);
+}
+
+// By the ABI of C++, in which `this` is the first argument.
+auto* fail_buffer() {
+  static auto* const found = of_libtorch<void(void*, std::exception_ptr)>(DDPRUN_FAIL_BUFFER);
+  return found;
+}
+auto* fail_pair() {
+  static auto* const found =
+      of_libtorch<std::exception_ptr(void*, const std::string&)>(DDPRUN_FAIL_PAIR);
+  return found;
+}
+void fail(void* pair, const std::string& why) { fail_pair()(pair, why); }
+
 // Gloo's thread connects a pair, in a callback. One that is failed before is closed, and must not be connected
 // afterwards: the first event of a connection that has failed would end the process. Nor does Gloo know that a pair
-// whose making was given up is no more. So what comes too late is left out, and the end of a pair waits for its
-// callback. Whoever fails a pair waits for Gloo's thread, which may not wait for him in turn: hence two mutexes.
+// whose making was given up is gone. So a callback that comes too late is left out, and the end of a pair waits for
+// its callback.
 class Pairs {
  public:
   void add(void* pair) {
-    {
-      const std::scoped_lock lock(mutex_);
-      states_[pair] = {};
-      ended_.erase(pair);
-    }
-    objects_.add(pair);
+    const std::scoped_lock lock(states_mutex_);
+    states_[pair] = {};
+    ended_.erase(pair);
   }
   void remove(void* pair) {
-    objects_.remove(pair);
-    std::unique_lock lock(mutex_);
+    const std::scoped_lock lives(lives_);
+    std::unique_lock lock(states_mutex_);
     is_free_.wait(lock, [&] { return !states_[pair].is_taking_over; });
     states_.erase(pair);
     ended_.insert(pair);
   }
-  template <typename Fail>
-  void fail_all(const std::string& why, const Fail& fail) {
-    objects_.for_each([&](void* pair) {
-      if (note_failure(pair, why)) fail(pair, why);
-    });
+  void fail_all(const std::string& why) {
+    const std::scoped_lock lives(lives_);
+    for (void* const pair : note_failure(why)) fail(pair, why);
   }
   // Pairs that were never noted are left to Gloo.
-  template <typename Connect, typename Fail>
-  void connected(void* pair, const Connect& connect, const Fail& fail) {
-    std::unique_lock lock(mutex_);
+  template <typename Connect>
+  void connected(void* pair, const Connect& connect) {
+    std::unique_lock lock(states_mutex_);
     if (ended_.contains(pair)) return;
     const auto found = states_.find(pair);
     if (found == states_.end()) {
@@ -114,17 +134,21 @@ class Pairs {
     bool is_taking_over = false;  // its callback runs, which also fails it if that is to be
   };
 
-  // True: the caller is to fail it.
-  bool note_failure(void* pair, const std::string& why) {
-    const std::scoped_lock lock(mutex_);
+  // Those that the caller is to fail.
+  std::vector<void*> note_failure(const std::string& why) {
+    const std::scoped_lock lock(states_mutex_);
     why_ = why;
-    State& state = states_[pair];
-    state.is_failed = true;
-    return !state.is_taking_over;
+    std::vector<void*> of_caller;
+    for (auto& [pair, state] : states_) {
+      state.is_failed = true;
+      if (!state.is_taking_over) of_caller.push_back(pair);
+    }
+    return of_caller;
   }
 
-  Objects objects_;
-  std::mutex mutex_;  // guards these, and is never held while Gloo is called
+  // No pair ends while it is held. Whoever fails a pair waits for Gloo's thread, so callbacks do not take this one.
+  std::mutex lives_;
+  std::mutex states_mutex_;  // guards the rest, and is never held while Gloo is called
   std::condition_variable is_free_;
   std::unordered_map<void*, State> states_;
   std::unordered_set<void*> ended_;  // their places in memory, until others are there
@@ -142,33 +166,11 @@ Objects& buffers() {
 }
 std::uint64_t buffers_made = 0;  // std::atomic_ref
 
-// A program that was linked with LibTorch has it next; one that loads it later, as Python does, keeps it to itself.
-template <typename Function>
-Function* of_libtorch(const char* symbol) {
-  void* found = ::dlsym(RTLD_NEXT, symbol);
-  if (found == nullptr) {
-    void* const library = ::dlopen("libtorch_cpu.so", RTLD_NOW | RTLD_NOLOAD);  // never closed
-    if (library != nullptr) found = ::dlsym(library, symbol);
-  }
-  return reinterpret_cast<Function*>(found);
-}
-
-// By the ABI of C++, in which `this` is the first argument.
-auto* fail_buffer() {
-  static auto* const found = of_libtorch<void(void*, std::exception_ptr)>(DDPRUN_FAIL_BUFFER);
-  return found;
-}
-auto* fail_pair() {
-  static auto* const found =
-      of_libtorch<std::exception_ptr(void*, const std::string&)>(DDPRUN_FAIL_PAIR);
-  return found;
-}
-
 }  // namespace
 
 void interrupt_gloo(const std::string& why) {
   if (fail_pair() == nullptr || fail_buffer() == nullptr) return;
-  pairs().fail_all(why, *fail_pair());
+  pairs().fail_all(why);
   // Those that are made from here on belong to pairs that have failed, and say so.
   const auto failure = std::make_exception_ptr(std::runtime_error(why));
   buffers().for_each([&](void* buffer) { fail_buffer()(buffer, failure); });
@@ -226,8 +228,7 @@ void ddprun_end_gloo_pair(void* self) {
 
 void ddprun_connected_gloo_pair(void* self, void* socket, const void* error) {
   static auto* const next = of_libtorch<void(void*, void*, const void*)>(DDPRUN_CONNECTED_PAIR);
-  pairs().connected(
-      self, [&] { next(self, socket, error); }, *fail_pair());
+  pairs().connected(self, [&] { next(self, socket, error); });
 }
 }
 
