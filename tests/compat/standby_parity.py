@@ -3,8 +3,9 @@ output and traceback.
 
     python standby_parity.py [together | apart | CASE…]
 
-Most of them follow each other in one process, up to one that ends it (together); the others have one each (apart). With DDPRUN_TEST_FULL=1 each case has a process of its
-own, and starts two processes of each kind, each of which imports PyTorch, instead of one.
+Most of them follow each other in one process, up to one that ends it (together); the others have one each (apart). With
+DDPRUN_TEST_FULL=1 each case has a process of its own, and starts two processes of each kind, each of which imports PyTorch,
+instead of one.
 """
 
 import ctypes
@@ -30,14 +31,12 @@ TOGETHER = (("loader", "processes", "pickles", "step", "parallel_region", "group
 DIFFERS = re.compile(r"0x[0-9a-f]+|\d+\.\d+ seconds|\b\d+\.\d{3}\b|pid \d+")
 
 
-def cases(which):
-    if len(which) != 1 or which[0] not in ("together", "apart"):
-        return which or [*cases(["together"]), *cases(["apart"])]
-    of_those = [name for each in TOGETHER for name in each]
-    if which == ["together"]:
-        return of_those if FULL else [",".join(each) for each in TOGETHER]
-    names = [name for name, each in vars(standby_cases).items() if inspect.isfunction(each)]
-    return [name for name in names if name not in of_those and name not in NOT_CASES]
+def cases(chosen):
+    names = [name for name, each in vars(standby_cases).items() if inspect.isfunction(each) and name not in NOT_CASES]
+    together = [name for each in TOGETHER for name in each]
+    groups = {"together": together if FULL else [",".join(each) for each in TOGETHER],
+              "apart": [name for name in names if name not in together]}
+    return [name for each in chosen or groups for name in groups.get(each, [each])]
 
 
 def plain(outcome):
