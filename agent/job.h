@@ -96,8 +96,7 @@ struct StandbySpec {
   bool is_program = false;           // the program itself forks them, in its Context; else Python
   std::vector<std::string> modules;  // Python's, to load in advance; the first matters most
   bool learns = false;               // and what the first worker had imported at its first step
-  // The first round's workers come from a zygote, too: they are more than the processors, and would all
-  // import the same.
+  // The first round's workers come from the zygote, too: one import instead of one for each.
   bool starts_first = false;
   std::string why_none;  // where the user asked for some: a sentence without its full stop
   // Where the program can recover, one for each worker also makes the program's set-up, to take the

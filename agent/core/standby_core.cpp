@@ -205,15 +205,16 @@ void Core::on(Out& out, const JobOver&) {
   delays_start_ = false;
 }
 
-// Those that wait remain until the zygote that has loaded it is ready.
+// Those that wait remain until the zygote has loaded it, too.
 void Core::load_more(Out& out, const TimerFired& fired) {
   if (must_look_later(fired)) return look_later(out, fired);
   waits_for_list_ = false;
   learn(fired.learned);
   if (learned_.empty()) return fork_missing(out);
   loads_more_ = true;
-  out.emplace_back(EndZygote{});
-  start_zygote(out);
+  state_ = State::kLoading;
+  out.emplace_back(LoadModules{modules_, learned_});
+  out.emplace_back(ArmTimer{kLoadLimit});
 }
 
 bool Core::must_look_later(const TimerFired& fired) const {

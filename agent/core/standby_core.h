@@ -39,10 +39,10 @@
 //   (6) Idle, timer, if modules were loaded that nobody has named: the program may set what one of these has read
 //   (7) it may have been taken in the middle of a round, for a prepared standby (prepared_core.h)
 //   (8) if one is armed, for Python: prepared standbys are wanted now, and each would import what the zygote imports
-//   (9) of the first round, if there are more workers than processors: these come from the zygote, and their start waits
+//   (9) of the first round, if its workers shall come from the zygote (StandbySpec::starts_first): their start waits
 //       until all do. Whatever else happens in Loading or Ready before that, or kFirstLimit, is Idle: the workers are
 //       started by exec, and what is to be said about the zygote is said when it is made again
-//   (10) after (9): once they wait the timer again, as in Idle, and if something was learned then, StartZygote
+//   (10) after (9): once they wait the timer again, as in Idle, and if something was learned then, LoadModules
 //
 // Standbys that a round has not used end when the next one runs: they wait in its control group.
 //

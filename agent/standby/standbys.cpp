@@ -246,11 +246,6 @@ Result<void> Standbys::hold_python(ProcessSpec& spec, Environment& environment) 
 void Standbys::on_message_of_zygote(const zygote::Header& header, std::string_view text) {
   switch (static_cast<zygote::Kind>(header.kind)) {
     case zygote::Kind::kHello:
-      if (zygote_.process && !core_.delays_start()) {
-        make_background(zygote_.process->pid());
-        // A standby that is forked has a session, and so an autogroup, of its own.
-        write_of_process(zygote_.process->pid(), "autogroup", "5");
-      }
       return post(standby::ZygoteHeld{});
     case zygote::Kind::kReady:
       if (job_.standbys.is_program && zygote_.process) {
@@ -279,6 +274,12 @@ void Standbys::perform(const standby::LoadModules& action) {
   for (const std::string& name : action.learned) names.push_back("?" + name);
   const auto list = file_in_memory("ddprun-modules", joined(names));
   if (!list) return post(standby::CannotStart{list.error().to_string()});
+  if (!zygote_channel_ || !zygote_.process) return;  // its end is about to be told
+  if (!core_.delays_start()) {
+    make_background(zygote_.process->pid());
+    // A standby that is forked has a session, and so an autogroup, of its own.
+    write_of_process(zygote_.process->pid(), "autogroup", "5");
+  }
   zygote_channel_->send(zygote::Kind::kPrepare, 0, "", std::array{list->get()});
 }
 

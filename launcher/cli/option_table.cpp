@@ -48,9 +48,9 @@ constexpr std::array<OptionSpec, kOptionCount> kTable{{
      "it as well, which counts as its failure",
      kValue, kOwn, '\0', "report|restart"},
     {kStandby, "standby", "off|auto|N", "off",
-     "processes on this node that wait with PyTorch loaded and become workers at a restart (and at "
-     "the start, if the workers are more than the processors), of programs run by Python or linked "
-     "with worker_lib; auto, one for each worker if there can be restarts; where "
+     "processes on this node that wait with PyTorch loaded and become workers at a restart (in "
+     "Python, where they are as many as the workers, at the start, too), of programs run by Python "
+     "or linked with worker_lib; auto, one for each worker if there can be restarts; where "
      "the program can recover, one more for each worker takes its place when it dies (with auto "
      "not where there is a GPU, whose memory it needs)",
      kValue, kOwn},

@@ -68,16 +68,41 @@ std::string why_none(const agent::Job& job, bool is_auto) {
   return "";
 }
 
-// By its text. A script that does not would wait for the import of PyTorch in vain.
-bool imports_torch(const agent::Program& program) {
-  if (program.argv.size() < 3 || program.argv[2].starts_with('-')) return false;
-  std::error_code error;  // a pipe could be read only once
-  if (!std::filesystem::is_regular_file(program.argv[2], error)) return false;
-  const std::string text = file_text(program.argv[2]);
-  return std::ranges::any_of(kFrameworks, [&text](const char* name) {
-    return text.find(std::string("import ") + name) != std::string::npos ||
-           text.find(std::string("from ") + name) != std::string::npos;
+// `environ[…] = …` and the like.
+bool sets_variables(std::string_view text) {
+  for (auto at = text.find("environ"); at != std::string_view::npos;
+       at = text.find("environ", at + 1)) {
+    std::string_view rest = text.substr(at + std::string_view("environ").size());
+    if (rest.starts_with(".setdefault(") || rest.starts_with(".update(")) return true;
+    if (!rest.starts_with('[')) continue;
+    rest.remove_prefix(std::min(rest.find_first_of("]\n"), rest.size() - 1) + 1);
+    rest.remove_prefix(std::min(rest.find_first_not_of(' '), rest.size()));
+    if (rest.starts_with('=') && !rest.starts_with("==")) return true;
+  }
+  return false;
+}
+
+bool imports_torch(std::string_view text) {
+  return std::ranges::any_of(kFrameworks, [text](const char* name) {
+    return text.find(std::string("import ") + name) != std::string_view::npos ||
+           text.find(std::string("from ") + name) != std::string_view::npos;
   });
+}
+
+// Of a script; else nothing.
+std::string text_of(const agent::Program& program) {
+  if (program.argv.size() < 3 || program.argv[2].starts_with('-')) return "";
+  std::error_code error;  // a pipe could be read only once
+  if (!std::filesystem::is_regular_file(program.argv[2], error)) return "";
+  return file_text(program.argv[2]);
+}
+
+// Whether the first round's workers gain by it. A script that imports no PyTorch would wait for that in vain, and one
+// that sets what a module has read is executed anew (agent/README.md, "Standbys").
+bool should_start_from_zygote(const agent::StandbySpec& spec, const agent::Job& job) {
+  if (spec.wanted < job.local_world_size) return false;
+  const std::string text = text_of(job.program);
+  return !sets_variables(text) && (!spec.learns || imports_torch(text));
 }
 
 }  // namespace
@@ -105,9 +130,7 @@ Result<agent::StandbySpec> read_standbys(const Settings& settings, const agent::
   if (spec.is_program) return spec;
   spec.modules = std::move(*modules);
   spec.learns = resolved(settings, OptionId::kPreload).text().empty();
-  spec.starts_first = spec.wanted >= job.local_world_size &&
-                      job.local_world_size > agent::count_usable_cpus(machine) &&
-                      (!spec.learns || imports_torch(job.program));
+  spec.starts_first = should_start_from_zygote(spec, job);
   return spec;
 }
 

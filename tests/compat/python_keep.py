@@ -291,7 +291,8 @@ class Killed(Test):
 
     @classmethod
     def setUpClass(cls):
-        with tempfile.TemporaryDirectory() as folder, Training(Path(folder) / "plain", cls.STEPS, 0, "--standby=off") as plain:
+        with tempfile.TemporaryDirectory() as folder, \
+                Training(Path(folder) / "plain", cls.STEPS, 0, "--standby=2", "--max-restarts=0") as plain:
             (plain.folder / "killed").touch()
             cls.undisturbed = plain.wait()
 
@@ -406,7 +407,7 @@ class Cases(Test):
     def run_case(self, case, *options, ranks=2, code=0, **more):
         (self.folder / "program.py").write_text(CASES)
         done = subprocess.run(
-            [DDPRUN, f"--nproc-per-node={ranks}", "--standby=off", *options, self.folder / "program.py", self.folder, case],
+            [DDPRUN, f"--nproc-per-node={ranks}", *options, self.folder / "program.py", self.folder, case],
             capture_output=True, text=True, timeout=LIMIT_S, cwd=self.folder, env={**environment(self.folder), **more})
         self.assertEqual(done.returncode, code, done.stderr)
         return done.stderr
@@ -416,7 +417,7 @@ class Cases(Test):
 
     # Each worker imports PyTorch, so a job has more than one case.
     def test_a_damaged_one_falls_to_the_other_and_ranks_share_the_same_or_nothing(self):
-        err = self.run_case("damaged", "--max-restarts=2")
+        err = self.run_case("damaged", "--max-restarts=2", "--standby=auto")
         self.assertEqual(self.said(), ["5\n5\n", "5\n5\n"])
         of_heads, _, of_data = err.partition("restart 2 of 2")
         self.assertNotIn("step 10 in memory is damaged", of_heads)
@@ -430,7 +431,7 @@ class Cases(Test):
         self.assertRegex(err, r"no snapshots in memory from here on: two snapshots take \d+ MiB")
 
     def test_own_parts_belong_to_their_ranks_and_a_forked_child_has_none(self):
-        self.run_case("moved", "--max-restarts=2", ranks=1)
+        self.run_case("moved", "--max-restarts=2", "--standby=auto", ranks=1)
         self.assertEqual((self.folder / "said-0").read_text(), "1")
 
     def test_without_ddprun_it_does_nothing(self):

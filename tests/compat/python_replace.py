@@ -233,7 +233,8 @@ class Replaced(unittest.TestCase):
         self.addCleanup(shutil.rmtree, self.folder)
 
     def undisturbed(self, ranks, what):
-        return Training(self.folder / f"plain-{ranks}", ranks, what, "--standby=off")
+        # From standbys, which import PyTorch once. Without restarts nobody is replaced.
+        return Training(self.folder / f"plain-{ranks}", ranks, what, f"--standby={ranks}", "--max-restarts=0")
 
     def kill(self, training, chance, kills, during_recovery=0.0):
         """So many times; how long each took, in ms."""

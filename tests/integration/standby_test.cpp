@@ -2,7 +2,6 @@
 // is a folder of modules that know in which process they were loaded.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sched.h>
 
 #include <algorithm>
 #include <csignal>
@@ -38,6 +37,13 @@ if os.environ["RANK"] == "1":
     sys.exit(3)
 time.sleep(1000)
 )";
+
+constexpr const char* kHiddenImport = "torch = __import__('torch')";
+
+std::string script_with(const std::string& import) {
+  std::string script = kScript;
+  return script.replace(script.find("import torch"), std::string("import torch").size(), import);
+}
 
 class Standby : public ::testing::Test {
  protected:
@@ -98,11 +104,11 @@ TEST_F(Standby, WorkersOfTheNextRoundHaveWaited) {
   EXPECT_EQ(job.wait(), exited(0)) << job.err();
   for (const int rank : {0, 1}) {
     const std::string of_rank = " rank " + std::to_string(rank) + " pid ";
-    for (const auto& [round, how] : {std::pair{0, "imported"}, {1, "waited"}, {2, "waited"}}) {
+    for (const int round : {0, 1, 2}) {
       const std::string out = job.out();
       const auto at = out.find("round " + std::to_string(round) + of_rank);
       ASSERT_NE(at, std::string::npos) << out;
-      EXPECT_THAT(out.substr(at, out.find('\n', at) - at), HasSubstr(how));
+      EXPECT_THAT(out.substr(at, out.find('\n', at) - at), HasSubstr("waited"));
     }
   }
   EXPECT_THAT(job.left_over(), IsEmpty());
@@ -203,12 +209,12 @@ TEST_F(Standby, LoadsWhatTheFirstWorkerHadImportedAtItsFirstStep) {
   folder_.write(
       "train.py",
       std::string("import os, sys, reader, other.part\n"
-                  "import torch.optim.optimizer\n"
+                  "torch = __import__('torch.optim.optimizer')\n"  // the first workers import it
                   "o = torch.optim.optimizer.Optimizer()\n"
                   "o.step()\n"
                   "assert reader.rank == os.environ['RANK']\n"
                   "sys.stdout.write(f'part {other.part.loaded_by == os.getpid()}\\n')\n") +
-          kScript);
+          script_with(kHiddenImport));
   JobSetup its = setup();
   its.environment["PYTHONPATH"] = lib;
   Job job(command({"--standby=2"}, /*last=*/1, /*preload=*/""), its);
@@ -243,12 +249,13 @@ TEST_F(Standby, AModuleThatMustNotBeForkedIsNot) {
 }
 
 TEST_F(Standby, AModuleThatEndsItsProcess) {
-  module("__init__", "import os\nif 'RANK' not in os.environ: os._exit(5)\nloaded_by = 0\n");
+  module("__init__", std::string("import os\nif 'RANK' not in os.environ: os._exit(5)\n") + kTorch);
   Job job(command({"--standby=2"}), setup());
   EXPECT_TRUE(says(job, "no standbys: the process that loads modules ended with exit code 5"))
       << job.err();
   go(0);
   EXPECT_EQ(job.wait(), exited(0)) << job.err();
+  EXPECT_THAT(job.out(), Not(HasSubstr("waited")));
 }
 
 // This Python does not look at PYTHONPATH, so a zygote would run the program.
@@ -276,60 +283,29 @@ TEST_F(Standby, AProgramThatSetsWhatTorchHasReadStartsAnew) {
   EXPECT_THAT(job.out(), Not(HasSubstr("waited")));
 }
 
-// Two workers on one processor: each would import what the zygote imports once.
-class FirstStart : public Standby {
- protected:
-  static Command on_one_cpu(Command command) {
-    cpu_set_t allowed;
-    CPU_ZERO(&allowed);
-    EXPECT_EQ(::sched_getaffinity(0, sizeof allowed, &allowed), 0);
-    int first = 0;
-    while (!CPU_ISSET(first, &allowed)) ++first;
-    command.insert(command.begin(), {"taskset", "--cpu-list", std::to_string(first)});
-    return command;
-  }
-};
-
-TEST_F(FirstStart, IsOfStandbysWhereWorkersAreMoreThanProcessors) {
-  Job job(on_one_cpu(command({"--standby=2"})), setup());
-  ASSERT_TRUE(both_run(job, 0)) << job.err();
-  ASSERT_TRUE(wait_for_standbys(job)) << job.err();
-  go(0);
-  EXPECT_EQ(job.wait(), exited(0)) << job.err();
-  EXPECT_THAT(job.out(), Not(HasSubstr("imported")));
-  EXPECT_THAT(job.left_over(), IsEmpty());
-}
-
-// Without --preload the script's text says whether PyTorch is worth an import.
-TEST_F(FirstStart, IsOfStandbysIfTheScriptImportsPyTorch) {
-  for (const auto& [import, how] :
-       {std::pair{"import torch", "waited"}, {"torch = __import__('torch')", "imported"}}) {
-    std::string script = kScript;
-    script.replace(script.find("import torch"), std::string("import torch").size(), import);
-    folder_.write("train.py", script);
-    Job job(on_one_cpu(command({"--standby=2"}, /*last=*/0, /*preload=*/"")), setup());
+// Its text says whether the first round's workers gain by the zygote.
+TEST_F(Standby, WorkersOfTheFirstRoundHaveWaitedIfTheScriptImportsPyTorchAndSetsNothing) {
+  const std::pair<std::string, const char*> imports[] = {
+      {"import torch", "waited"},
+      {kHiddenImport, "imported"},
+      {"print(os.environ['PATH'] == os.environ.get('PATH'))\nfrom torch import nn\nimport torch",
+       "waited"},
+      {"os.environ['SET'] = '1'\nimport torch", "imported"},
+      {"os.environ.setdefault('SET', '1')\nimport torch", "imported"}};
+  for (const auto& [import, how] : imports) {
+    folder_.write("train.py", script_with(import));
+    Job job(command({"--standby=2"}, /*last=*/0, /*preload=*/""), setup());
     EXPECT_EQ(job.wait(), exited(0)) << job.err();
     EXPECT_THAT(job.out(), HasSubstr(how)) << import;
   }
 }
 
-TEST_F(FirstStart, IsByExecWhereTheZygoteFails) {
-  module("__init__", std::string("import os\nif 'RANK' not in os.environ: os._exit(5)\n") + kTorch);
-  Job job(on_one_cpu(command({"--standby=2"})), setup());
-  ASSERT_TRUE(both_run(job, 0)) << job.err();
-  EXPECT_TRUE(says(job, "no standbys: the process that loads modules ended with exit code 5"))
-      << job.err();
-  go(0);
-  EXPECT_EQ(job.wait(), exited(0)) << job.err();
-  EXPECT_THAT(job.out(), Not(HasSubstr("waited")));
-}
-
-TEST_F(FirstStart, LeavesNothingWhenItIsStoppedInTheMiddle) {
+TEST_F(Standby, LeavesNothingWhenTheFirstStartIsStoppedInTheMiddle) {
   const std::string loading = folder_ / "loading";
   module("__init__", "import time\nopen('" + loading + "', 'w').close()\ntime.sleep(1000)\n");
   for (const int signal : {SIGKILL, SIGTERM}) {
     std::filesystem::remove(loading);
-    Job job(on_one_cpu(command({"--standby=2"})), setup());
+    Job job(command({"--standby=2"}), setup());
     ASSERT_TRUE(job.reaches([&] { return std::filesystem::exists(loading); })) << job.err();
     job.signal(signal);
     EXPECT_EQ(job.wait(), signal == SIGKILL ? killed_by(SIGKILL) : exited(128 + signal));

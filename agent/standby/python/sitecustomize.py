@@ -182,15 +182,18 @@ class _Preloaded:
         self._environment = dict(os.environ)  # before anything was read
         self._hidden = {}
         self._files = {}
-        self._outputs = ()
+        self._outputs = []  # of each load(): what was printed to stdout and to stderr
         self.left_out = []
         self.agent = None  # the channel of a standby, as long as it may have to say why it starts anew
 
     def load(self, names):
+        """May be called again, with more names, where all are hidden."""
+        if self in sys.meta_path:
+            self._unhide()
         with _Recording() as recording:
             for name in names:
                 self._load_one(name, is_needed=name == names[0])
-        self._outputs = recording.outputs  # closed when a standby has shown them
+        self._outputs.append(recording.outputs)  # closed when a standby has shown them
         new = {name: module for name, module in sys.modules.items() if name not in self._at_first}
         self._hidden = {name: module for name, module in new.items() if _top(name) not in sys.stdlib_module_names}
         # Made here: to look at each module's name costs a standby the memory that it shares, page by page.
@@ -243,6 +246,10 @@ class _Preloaded:
             del sys.modules[name]
         sys.meta_path.insert(0, self)
 
+    def _unhide(self):
+        sys.meta_path.remove(self)
+        sys.modules.update(self._hidden)
+
     # As a finder: the program imports something that is not there.
     def find_spec(self, name, path=None, target=None):
         if name not in self._hidden:
@@ -277,14 +284,13 @@ class _Preloaded:
         return None
 
     def _show(self):
-        sys.meta_path.remove(self)
-        sys.modules.update(self._hidden)
+        self._unhide()
         # Each process that imports these gets a seed of its own; without this all ranks would draw the same numbers.
         if "numpy.random" in self._hidden:
             self._hidden["numpy.random"].seed()
         if generator := getattr(self._hidden.get("torch"), "default_generator", None):
             generator.seed()
-        for fd, file in zip((1, 2), self._outputs):
+        for fd, file in (pair for outputs in self._outputs for pair in zip((1, 2), outputs)):
             printed = os.pread(file, os.fstat(file).st_size, 0)
             while printed:
                 printed = printed[os.write(fd, printed):]
