@@ -10,8 +10,10 @@
 #include <exception>
 #include <mutex>
 #include <stdexcept>
+#include <thread>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 // clang-format off
@@ -97,9 +99,13 @@ class Pairs {
     states_.erase(pair);
     ended_.insert(pair);
   }
+  // Side by side: each waits until Gloo's thread has looked for events once more, which it does every 10 ms.
   void fail_all(const std::string& why) {
     const std::scoped_lock lives(lives_);
-    for (void* const pair : note_failure(why)) fail(pair, why);
+    std::vector<std::jthread> others;
+    for (void* const pair : note_failure(why)) {
+      others.emplace_back([pair, &why] { fail(pair, why); });
+    }
   }
   // Pairs that were never noted are left to Gloo.
   template <typename Connect>
@@ -140,7 +146,7 @@ class Pairs {
     why_ = why;
     std::vector<void*> of_caller;
     for (auto& [pair, state] : states_) {
-      state.is_failed = true;
+      if (std::exchange(state.is_failed, true)) continue;
       if (!state.is_taking_over) of_caller.push_back(pair);
     }
     return of_caller;

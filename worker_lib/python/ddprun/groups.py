@@ -64,7 +64,7 @@ class Groups:
         self._interrupt = library.ddprun_interrupt_gloo if can_interrupt is not None and can_interrupt() else None
         self._before = None  # while a group is made again: the inodes of the connections to the store that there were
         self._generation = 0
-        self._old = []
+        self._old, self.has_old = [], False
         self._lock = threading.Lock()  # guards these
         self._url = self._timeout = None
         self._make = c10d._new_process_group_helper
@@ -153,27 +153,18 @@ class Groups:
                                                           wait_for_workers=False, timeout=self._timeout)
         return c10d.PrefixStore("/".join(["ddprun", os.environ["TORCHELASTIC_RESTART_COUNT"], *prefix]), store)
 
-    def ask_all(self, store, word):
-        """What each rank says, when all have said something."""
-        keys = [f"said/{rank}" for rank in range(self.world_size)]
-        store.set(keys[self.rank], word)
-        store.wait(keys)
-        return [each.decode() for each in store.multi_get(keys)]
-
     def ask_all_at_join(self, word):
-        return self.ask_all(self._store("join"), word)
+        return _ask_all(self._store("join"), self.rank, self.world_size, word)
 
-    def make_again(self, generation, word, is_outdated):
-        """The group of all ranks in this generation, when they have come; and what each of them says. Ends with an exception
-        when a newer one begins, before which `is_outdated` becomes true."""
-        def check():
-            if is_outdated():
-                raise ConnectionError("a newer generation has begun")
-
+    @contextlib.contextmanager
+    def made_again(self, generation, is_outdated):
+        """For the time in which the group is made: gives its _Making. What that does ends with an exception when a newer
+        generation begins, before which `is_outdated` becomes true."""
         c10d, timeout = self.c10d, self._timeout
         self.shut(generation)
         if c10d.is_initialized():
             self._old.append((time.monotonic(), c10d._get_default_group()))
+            self.has_old = True
             c10d.destroy_process_group()
         c10d._world.group_count = 0  # the group's name is a part of its keys, and one that was not made has a number, too
         hook = sys.excepthook  # is wrapped once more each time
@@ -181,30 +172,69 @@ class Groups:
             self._generation = generation
             self._before = {inode for inode, _ in _connections_to(self._port_of_store())}
         try:
-            store = self._store("generation", str(generation))
-            check()
-            words = self.ask_all(store, word)
-            check()
-            store.set_timeout(FORMING_LIMIT)
-            c10d.init_process_group(self._backend, store=store, rank=self.rank, world_size=self.world_size,
-                                    timeout=FORMING_LIMIT)
+            yield _Making(self, self._store("generation", str(generation)), is_outdated)
         finally:
             self._before = None
             self._timeout = timeout
             sys.excepthook = hook
-        check()
+
+    def form(self, store):
+        """The group of all ranks, who come to it now."""
+        c10d, timeout = self.c10d, self._timeout
+        c10d.init_process_group(self._backend, store=store, rank=self.rank, world_size=self.world_size, timeout=FORMING_LIMIT)
         group = c10d._get_default_group()
         c10d._set_pg_timeout(timeout, group)
-        return group, words
+        return group
 
     def forget_old(self):
         """Ends old groups. That joins their threads, which may still be in a call that fails: so they stay for a while."""
         now = time.monotonic()
         self._old = [(since, group) for since, group in self._old if now - since < _OLD_S]
+        self.has_old = bool(self._old)
 
     def take_place(self):
         """From here on the groups of this prepared standby are with the others."""
         self.is_prepared = False
+
+
+def _ask_all(store, rank, world_size, word):
+    """What each rank says, when all have said something."""
+    keys = [f"said/{each}" for each in range(world_size)]
+    store.set(keys[rank], word)
+    store.wait(keys)
+    return [each.decode() for each in store.multi_get(keys)]
+
+
+class _Making:
+    """Of the group of a generation."""
+
+    def __init__(self, groups, store, is_outdated):
+        self._groups, self._store, self._is_outdated = groups, store, is_outdated
+        self._check()
+
+    def _check(self):
+        """What was opened before a newer generation began was shut; this is for what is opened later."""
+        if self._is_outdated():
+            raise ConnectionError("a newer generation has begun")
+
+    def ask_all(self, word):
+        """What each rank says, when all have come."""
+        words = _ask_all(self._store, self._groups.rank, self._groups.world_size, word)
+        self._check()
+        self._store.set_timeout(FORMING_LIMIT)
+        return words
+
+    def tell(self, text):
+        """On one rank."""
+        self._store.set("told", text)
+
+    def told(self):
+        return self._store.get("told")
+
+    def group(self):
+        group = self._groups.form(self._store)
+        self._check()
+        return group
 
 
 # ---- the group of a prepared standby

@@ -13,6 +13,7 @@ because each step waits for all. A rank that is behind is given the outcome of t
 | effect of a step     | when the model's gradients begin to be there | what only this rank has, as it is after the step |
 """
 
+import json
 import operator
 import os
 import pickle
@@ -451,6 +452,8 @@ class Job:
         self.committed += 1
         self._link.committed(self.committed, self._generation)
         self._calls_at_commit = self._calls.value
+        if self._groups.has_old:
+            self._groups.forget_old()
 
     def _fail(self, error):
         """True: the group is made again, and the error forgotten."""
@@ -486,10 +489,8 @@ class Job:
         while True:
             wanted = self._link.wanted
             try:
-                group, versions = self._groups.make_again(wanted, torch.__version__, lambda: self._link.wanted > wanted)
-                if len(set(versions)) > 1:
-                    raise CannotRecover(f"a rank has another version of torch ({', '.join(sorted(set(versions)))})")
-                was_given_step = self._agree(group, in_step)
+                with self._groups.made_again(wanted, lambda: self._link.wanted > wanted) as making:
+                    was_given_step = self._agree(making, in_step)
                 break
             except CannotRecover:
                 self._withdraw()
@@ -504,37 +505,41 @@ class Job:
         self._link.regrouped(wanted)
         return was_given_step
 
-    def _agree(self, group, in_step):
+    def _agree(self, making, in_step):
         lacks = self._lacks_state
-        own = torch.tensor([0 if lacks or self._is_torn else 1, self.committed, int(in_step), self._between])
-        told = [torch.empty_like(own) for _ in range(group.size())]
-        dist.all_gather(told, own)
-        told = [tuple(each.tolist()) for each in told]
+        has_state = not lacks and not self._is_torn
+        told = making.ask_all(json.dumps([torch.__version__, has_state, self.committed, in_step, self._between]))
+        versions, *told = zip(*map(json.loads, told))
+        told = list(zip(*told))
+        if len(set(versions)) > 1:
+            raise CannotRecover(f"a rank has another version of torch ({', '.join(sorted(set(versions)))})")
         top = max(each[:3] for each in told)
         source = [each[:3] for each in told].index(top)
-        has_state, committed, _ = top
-        if not has_state:
+        any_has_state, committed, _ = top
+        if not any_has_state:
             raise CannotRecover("no rank is left that has the state of the training")
         is_behind = not lacks and self.committed < committed
         if is_behind and not in_step:
             raise CannotRecover("this rank is behind the others by a step that waits for none")
-        self._is_torn = self._is_torn or is_behind
-        needs = lacks or self._is_torn
+        if source == self._groups.rank:
+            making.tell(self._description(in_step))
+        group = making.group()
         if [each.requires_grad for each in self._parameters] != self._trained:
             raise CannotRecover("which parameters are trained has changed since join()")
-        self._layout, have_gradients, settings, shape, gives_buffers, modes = self._describe(group, source, in_step)
+        self._layout, have_gradients, settings, shape, gives_buffers, modes = pickle.loads(making.told())
+        self._is_torn = self._is_torn or is_behind
+        needs = lacks or self._is_torn
         if needs:
             if not self._shared.has_groups_of(settings):
                 raise CannotRecover("parameter groups were added to the optimizer after join()")
             self._shared.take_shape(shape)
-        self._shared.share(group, source)
+        self._shared.give(group, source, [rank for rank, each in enumerate(told) if not each[0] or each[1] < committed])
         if needs:
             self._settings = settings
             self._shared.set(settings)
         make_reducer_again(self._ddp, group, self._layout, have_gradients)
         # As the last step left it: a step that is made again may have been left between two backwards of which one gives nothing.
         self._ddp.require_forward_param_sync = gives_buffers
-        self._groups.forget_old()
         self._calls_at_commit = self._calls.value
         if lacks:
             self.committed = committed
@@ -545,22 +550,14 @@ class Job:
         self._lacks_state = self._is_torn = False
         return is_behind
 
-    def _describe(self, group, source, in_step):
-        """(buckets, which parameters have gradients, settings, the form of the optimizer's state, whether the next forward gives
-        the buffers, which modules train) of rank `source`."""
-        is_source = group.rank() == source
-        text = b""
-        if is_source:
-            have_gradients = [each.grad is not None for each in self._parameters]
-            gives_buffers = self._gives_buffers if in_step else self._ddp.require_forward_param_sync
-            modes = [each.training for each in self._ddp.modules()]
-            text = pickle.dumps((layout_of(self._ddp) or self._layout, have_gradients, self._settings, self._shared.shape(),
-                                 gives_buffers, modes))
-        size = torch.tensor([len(text)])
-        dist.broadcast(size, source)
-        data = torch.frombuffer(bytearray(text), dtype=torch.uint8) if is_source else torch.empty(int(size), dtype=torch.uint8)
-        dist.broadcast(data, source)
-        return pickle.loads(text if is_source else data.numpy().tobytes())
+    def _description(self, in_step):
+        """Pickled: buckets, which parameters have gradients, settings, the form of the optimizer's state, whether the next
+        forward gives the buffers, which modules train."""
+        have_gradients = [each.grad is not None for each in self._parameters]
+        gives_buffers = self._gives_buffers if in_step else self._ddp.require_forward_param_sync
+        modes = [each.training for each in self._ddp.modules()]
+        return pickle.dumps((layout_of(self._ddp) or self._layout, have_gradients, self._settings, self._shared.shape(),
+                             gives_buffers, modes))
 
     def _where_to_begin(self, committed, calls_between, modes):
         def all_of(settings, restore):

@@ -321,16 +321,54 @@ class SharedState:
         self._optimizer.load_state_dict({"state": state, "param_groups": groups})
         self._optimizer._opt_called = True  # or a scheduler warns that it has not stepped yet
 
-    def share(self, group, source):
-        """Collective: all have what rank `source` has."""
+    def give(self, group, source, to):
+        """Rank `source` sends its own to the ranks `to`, who call this, too."""
+        rank = group.rank()
+        if rank != source and rank not in to:
+            return
         tensors = [each.detach() for each in self._parameters]
         for _, its in sorted(self._optimizer.state_dict()["state"].items()):
             tensors += [its[name] for name in sorted(its) if isinstance(its[name], torch.Tensor)]
-        by_type = {}  # and by device: Adam counts its steps on the CPU
-        for tensor in tensors:
-            by_type.setdefault((str(tensor.dtype), tensor.device.type), []).append(tensor)
-        for kind in sorted(by_type):
-            dist._broadcast_coalesced(group, by_type[kind], _PIECE_BYTES, source)
+        pieces, under_way = list(_pieces_of(tensors)), []
+        for number, piece in enumerate(pieces):
+            if rank == source:
+                data = torch.cat([each.contiguous().view(-1).view(torch.uint8).cpu() for each in piece])
+                works = [group.send([data], each, number) for each in to]
+            else:
+                data = torch.empty(sum(map(_bytes_of, piece)), dtype=torch.uint8)
+                works = [group.recv([data], source, number)]
+            under_way.append((piece, data, works))
+            while len(under_way) > (0 if number + 1 == len(pieces) else 1):  # one is sent while the next is copied
+                piece, data, works = under_way.pop(0)
+                for work in works:
+                    work.wait()
+                if rank != source:
+                    _put(data, piece)
+
+
+def _bytes_of(tensor):
+    return tensor.numel() * tensor.element_size()
+
+
+def _pieces_of(tensors):
+    """Lists of them, each of so many bytes or of one tensor."""
+    piece, size = [], 0
+    for tensor in tensors:
+        if piece and size + _bytes_of(tensor) > _PIECE_BYTES:
+            yield piece
+            piece, size = [], 0
+        piece.append(tensor)
+        size += _bytes_of(tensor)
+    if piece:
+        yield piece
+
+
+def _put(data, tensors):
+    parts = data.split([_bytes_of(each) for each in tensors])
+    with torch.no_grad():
+        for each, part in zip(tensors, parts):
+            is_aligned = part.storage_offset() % each.element_size() == 0
+            each.copy_((part if is_aligned else part.clone()).view(each.dtype).view(each.shape))
 
 
 class _Shape:
