@@ -1,8 +1,10 @@
 #include "agent/standby/background.h"
 
 #include <fcntl.h>
+#include <linux/capability.h>
 #include <sched.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <string>
@@ -18,6 +20,7 @@ namespace {
 
 constexpr const char* kFirstVictim = "1000";  // of the kernel, when memory runs out
 constexpr int kNiceOfDying = 10;              // a tenth of what the others get
+constexpr int kNiceOfIdle = 19;               // of its autogroup
 
 template <typename Function>
 void for_each_thread(pid_t pid, const Function& f) {
@@ -27,6 +30,21 @@ void for_each_thread(pid_t pid, const Function& f) {
   for_each_entry(threads.get(), [&](const char* name, unsigned char) {
     if (const auto thread = parse_number<pid_t>(name)) f(*thread);
   });
+}
+
+// Where sessions are scheduled as groups, a nice value counts among the threads of one alone.
+void weigh_autogroup(pid_t pid, int nice) {
+  if (::getsid(pid) == pid) write_of_process(pid, "autogroup", std::to_string(nice));
+}
+
+// SCHED_IDLE counts as nice 20, which not everyone may lower.
+bool may_leave_idle_policy() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NICE, &limit) == 0 && limit.rlim_cur >= 20) return true;
+  __user_cap_header_struct header{.version = _LINUX_CAPABILITY_VERSION_3, .pid = 0};
+  __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3]{};
+  return ::syscall(SYS_capget, &header, data) == 0 &&
+         (data[CAP_TO_INDEX(CAP_SYS_NICE)].effective & CAP_TO_MASK(CAP_SYS_NICE)) != 0;
 }
 
 }  // namespace
@@ -53,11 +71,21 @@ void make_worker(pid_t pid) {
 }
 
 void put_behind(pid_t pid) {
-  for_each_thread(pid, [](pid_t thread) {
+  const bool is_idle = may_leave_idle_policy();
+  for_each_thread(pid, [is_idle](pid_t thread) {
+    const sched_param none{};
+    if (is_idle) ::sched_setscheduler(thread, SCHED_IDLE, &none);
     ::setpriority(PRIO_PROCESS, static_cast<id_t>(thread), kNiceOfDying);
   });
-  // Where sessions are scheduled as groups, a nice value counts among the threads of one alone.
-  if (::getsid(pid) == pid) write_of_process(pid, "autogroup", std::to_string(kNiceOfDying));
+  weigh_autogroup(pid, is_idle ? kNiceOfIdle : kNiceOfDying);
+}
+
+void let_end(pid_t pid) {
+  for_each_thread(pid, [](pid_t thread) {
+    const sched_param none{};
+    ::sched_setscheduler(thread, SCHED_OTHER, &none);
+  });
+  weigh_autogroup(pid, kNiceOfDying);
 }
 
 }  // namespace ddprun::agent

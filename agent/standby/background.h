@@ -15,8 +15,10 @@ void make_background(pid_t pid);
 // With all its threads.
 void make_worker(pid_t pid);
 // A worker that is dying: the kernel frees its memory, 0.1 s per GB, while the others need the processors to go on
-// without it. It gets a tenth of what they get, to its end: a nice value cannot be taken back by everyone.
+// without it. Until let_end() it gets what they leave over, and the kernel's scheduler takes its processor for an idle
+// one; then, and from the beginning where that could not be taken back, a tenth of what they get.
 void put_behind(pid_t pid);
+void let_end(pid_t pid);
 
 // Of another process's files in /proc.
 void write_of_process(pid_t pid, const char* name, std::string_view text);

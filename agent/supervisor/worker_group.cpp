@@ -411,6 +411,7 @@ void WorkerGroup::close() {
   stack_request_.finish();
   prepared_.round_is_over();
   for (Worker& each : workers_) each.before.reset();
+  let_dying_end();
   is_closing_ = true;
   close_timer_.arm(kDyingLimit, [this] {
     for (const Dying& each : dying_) {
@@ -586,6 +587,10 @@ bool WorkerGroup::is_replacing() const {
   return false;
 }
 
+void WorkerGroup::let_dying_end() const {
+  for (const Dying& each : dying_) let_end(each.process->pid());
+}
+
 void WorkerGroup::on_hello(int local_rank) {
   if (!job_.standbys.prepares) return;
   Worker& its = worker(local_rank);
@@ -614,12 +619,12 @@ void WorkerGroup::on_early_death(int local_rank, std::uint64_t number, int wait_
   Worker& its = worker(local_rank);
   if (!its.process || its.number != number || !prepared_.waits(local_rank)) return;
   if (events_.is_stopping()) return;
+  const pid_t pid = its.process->pid();
+  put_behind(pid);
   // Whatever runs in its group, and is not told by the kernel that it ends.
   its.process->signal_group(SIGKILL);
-  const pid_t pid = its.process->pid();
   dying_.push_back({std::move(its.process), number});
   worker_ended(round_.round, local_rank, status_of(wait_status), pid);
-  put_behind(pid);
 }
 
 void WorkerGroup::replace(const Replace& what) {
@@ -683,6 +688,7 @@ void WorkerGroup::on_committed(int local_rank, std::uint32_t generation) {
   auto& last = committed_[static_cast<std::size_t>(local_rank)];
   last = std::max(last, std::min(generation, generation_));
   events_.committed(local_rank, generation);
+  if (!is_replacing()) let_dying_end();
 }
 
 Result<void> WorkerGroup::kill_to_replace(int rank) {
