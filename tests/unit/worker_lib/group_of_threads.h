@@ -46,6 +46,7 @@ inline void run_rank_threads(
   switch_flight_recorder_off();
   std::vector<std::string> thrown(static_cast<std::size_t>(world_size));
   std::vector<std::thread> threads;
+  threads.reserve(static_cast<std::size_t>(world_size));
   for (int rank = 0; rank < world_size; ++rank) {
     threads.emplace_back([&, rank] {
       Environment environment = environment_of(rank);
