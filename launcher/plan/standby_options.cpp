@@ -23,6 +23,9 @@ constexpr std::size_t kLengthMax = 32'768;  // the list goes to a process as one
 constexpr const char* kAlways[] = {"torch", "torch._dynamo", "torch.distributed",
                                    "torch.nn.parallel", "torch.utils.data"};
 
+constexpr int kFilesMax = 1000;  // in a script's folder
+constexpr int kDepthMax = 2;
+
 constexpr const char* kFrameworks[] = {"torch", "lightning", "accelerate", "transformers",
                                        "deepspeed"};
 
@@ -89,20 +92,37 @@ bool imports_torch(std::string_view text) {
   });
 }
 
-// Of a script; else nothing.
-std::string text_of(const agent::Program& program) {
-  if (program.argv.size() < 3 || program.argv[2].starts_with('-')) return "";
-  std::error_code error;  // a pipe could be read only once
-  if (!std::filesystem::is_regular_file(program.argv[2], error)) return "";
-  return file_text(program.argv[2]);
+// Whether a file of Python does that which lies beside the script, or in one of the two levels of folders below: the script
+// may import it. True, too, where there are more files than are worth a look.
+bool one_sets_variables(const std::filesystem::path& folder) {
+  std::error_code error;
+  int seen = 0;
+  using Files = std::filesystem::recursive_directory_iterator;
+  for (Files at(folder, error); !error && at != Files(); at.increment(error)) {
+    if (++seen > kFilesMax) return true;
+    if (at.depth() == kDepthMax || at->path().filename().string().starts_with('.')) {
+      at.disable_recursion_pending();
+    }
+    const bool is_python = at->path().extension() == ".py" && at->is_regular_file(error);
+    if (is_python && sets_variables(file_text(at->path()))) return true;
+  }
+  return static_cast<bool>(error);
 }
 
-// Whether the first round's workers gain by it. A script that imports no PyTorch would wait for that in vain, and one
-// that sets what a module has read is executed anew (agent/README.md, "Standbys").
+// Whether the first round's workers gain by it. A script that imports no PyTorch would wait for that in vain, and a program
+// that sets what a module has read is executed anew (agent/README.md, "Standbys"): its first lines would run twice.
 bool should_start_from_zygote(const agent::StandbySpec& spec, const agent::Job& job) {
-  if (spec.wanted < job.local_world_size) return false;
-  const std::string text = text_of(job.program);
-  return !sets_variables(text) && (!spec.learns || imports_torch(text));
+  const std::vector<std::string>& words = job.program.argv;
+  if (spec.wanted < job.local_world_size || words.size() < 3) return false;
+  const std::filesystem::path script = words[2];
+  std::error_code error;  // a pipe could be read only once
+  if (words[2].starts_with('-') || !std::filesystem::is_regular_file(script, error)) {
+    return !spec.learns;
+  }
+  const std::string text = file_text(script);
+  if (spec.learns && !imports_torch(text)) return false;
+  return !sets_variables(text) &&
+         !one_sets_variables(std::filesystem::absolute(script).parent_path());
 }
 
 }  // namespace

@@ -298,6 +298,11 @@ TEST_F(Standby, WorkersOfTheFirstRoundHaveWaitedIfTheScriptImportsPyTorchAndSets
     EXPECT_EQ(job.wait(), exited(0)) << job.err();
     EXPECT_THAT(job.out(), HasSubstr(how)) << import;
   }
+  folder_.write("train.py", kScript);
+  folder_.write("part/settings.py", "import os\nos.environ['SET'] = '1'\n");
+  Job job(command({"--standby=2"}, /*last=*/0, /*preload=*/""), setup());
+  EXPECT_EQ(job.wait(), exited(0)) << job.err();
+  EXPECT_THAT(job.out(), HasSubstr("imported")) << "the script may import it";
 }
 
 TEST_F(Standby, LeavesNothingWhenTheFirstStartIsStoppedInTheMiddle) {

@@ -10,6 +10,7 @@
 #include <exception>
 #include <mutex>
 #include <stdexcept>
+#include <system_error>
 #include <thread>
 #include <unordered_map>
 #include <unordered_set>
@@ -104,7 +105,11 @@ class Pairs {
     const std::scoped_lock lives(lives_);
     std::vector<std::jthread> others;
     for (void* const pair : note_failure(why)) {
-      others.emplace_back([pair, &why] { fail(pair, why); });
+      try {
+        others.emplace_back([pair, &why] { fail(pair, why); });
+      } catch (const std::system_error&) {  // no more threads
+        fail(pair, why);
+      }
     }
   }
   // Pairs that were never noted are left to Gloo.
