@@ -32,6 +32,13 @@ void for_each_thread(pid_t pid, const Function& f) {
   });
 }
 
+void set_policy_of_threads(pid_t pid, int policy) {
+  for_each_thread(pid, [policy](pid_t thread) {
+    const sched_param none{};
+    ::sched_setscheduler(thread, policy, &none);
+  });
+}
+
 // Where sessions are scheduled as groups, a nice value counts among the threads of one alone.
 void weigh_autogroup(pid_t pid, int nice) {
   if (::getsid(pid) == pid) write_of_process(pid, "autogroup", std::to_string(nice));
@@ -63,28 +70,20 @@ void make_background(pid_t pid) {
 
 void make_worker(pid_t pid) {
   write_of_process(pid, "oom_score_adj", file_text("/proc/self/oom_score_adj"));
-  if (::sched_getscheduler(0) != SCHED_OTHER) return;
-  for_each_thread(pid, [](pid_t thread) {
-    const sched_param none{};
-    ::sched_setscheduler(thread, SCHED_OTHER, &none);
-  });
+  if (::sched_getscheduler(0) == SCHED_OTHER) set_policy_of_threads(pid, SCHED_OTHER);
 }
 
 void put_behind(pid_t pid) {
   const bool is_idle = may_leave_idle_policy();
-  for_each_thread(pid, [is_idle](pid_t thread) {
-    const sched_param none{};
-    if (is_idle) ::sched_setscheduler(thread, SCHED_IDLE, &none);
+  if (is_idle) set_policy_of_threads(pid, SCHED_IDLE);
+  for_each_thread(pid, [](pid_t thread) {
     ::setpriority(PRIO_PROCESS, static_cast<id_t>(thread), kNiceOfDying);
   });
   weigh_autogroup(pid, is_idle ? kNiceOfIdle : kNiceOfDying);
 }
 
 void let_end(pid_t pid) {
-  for_each_thread(pid, [](pid_t thread) {
-    const sched_param none{};
-    ::sched_setscheduler(thread, SCHED_OTHER, &none);
-  });
+  set_policy_of_threads(pid, SCHED_OTHER);
   weigh_autogroup(pid, kNiceOfDying);
 }
 

@@ -23,7 +23,7 @@ constexpr std::size_t kLengthMax = 32'768;  // the list goes to a process as one
 constexpr const char* kAlways[] = {"torch", "torch._dynamo", "torch.distributed",
                                    "torch.nn.parallel", "torch.utils.data"};
 
-constexpr int kFilesMax = 1000;  // in a script's folder
+constexpr int kEntriesMax = 1000;  // of a script's folder, that are looked at
 constexpr int kDepthMax = 2;
 
 constexpr const char* kFrameworks[] = {"torch", "lightning", "accelerate", "transformers",
@@ -92,14 +92,14 @@ bool imports_torch(std::string_view text) {
   });
 }
 
-// Whether a file of Python does that which lies beside the script, or in one of the two levels of folders below: the script
-// may import it. True, too, where there are more files than are worth a look.
+// Whether a Python file beside the script, or in the folders up to two levels below, sets a variable: the script may
+// import it. True, too, where the folder has more entries than are worth a look.
 bool one_sets_variables(const std::filesystem::path& folder) {
   std::error_code error;
   int seen = 0;
   using Files = std::filesystem::recursive_directory_iterator;
   for (Files at(folder, error); !error && at != Files(); at.increment(error)) {
-    if (++seen > kFilesMax) return true;
+    if (++seen > kEntriesMax) return true;
     if (at.depth() == kDepthMax || at->path().filename().string().starts_with('.')) {
       at.disable_recursion_pending();
     }

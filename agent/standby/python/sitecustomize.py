@@ -57,8 +57,8 @@ def _go_on():
 def _load_in_place():
     """What replacement in place needs in C (worker_lib/c10d/in_place_module.cpp); it has to be there before PyTorch."""
     import ctypes
-    if hasattr(ctypes.CDLL(None), "ddprun_gloo_calls"):
-        return  # it is, since the zygote has loaded what it loads first
+    if hasattr(_library(), "ddprun_gloo_calls"):
+        return  # this zygote loads modules for the second time
     try:
         content = __loader__.get_data(__file__.rpartition("/")[0] + "/libddprun_in_place.so")
     except OSError:

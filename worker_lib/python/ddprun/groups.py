@@ -64,7 +64,7 @@ class Groups:
         self._interrupt = library.ddprun_interrupt_gloo if can_interrupt is not None and can_interrupt() else None
         self._before = None  # while a group is made again: the inodes of the connections to the store that there were
         self._generation = 0
-        self._old, self.has_old = [], False
+        self.old = []  # groups that were broken, and since when
         self._lock = threading.Lock()  # guards these
         self._url = self._timeout = None
         self._make = c10d._new_process_group_helper
@@ -163,8 +163,7 @@ class Groups:
         c10d, timeout = self.c10d, self._timeout
         self.shut(generation)
         if c10d.is_initialized():
-            self._old.append((time.monotonic(), c10d._get_default_group()))
-            self.has_old = True
+            self.old.append((time.monotonic(), c10d._get_default_group()))
             c10d.destroy_process_group()
         c10d._world.group_count = 0  # the group's name is a part of its keys, and one that was not made has a number, too
         hook = sys.excepthook  # is wrapped once more each time
@@ -189,8 +188,7 @@ class Groups:
     def forget_old(self):
         """Ends old groups. That joins their threads, which may still be in a call that fails: so they stay for a while."""
         now = time.monotonic()
-        self._old = [(since, group) for since, group in self._old if now - since < _OLD_S]
-        self.has_old = bool(self._old)
+        self.old = [(since, group) for since, group in self.old if now - since < _OLD_S]
 
     def take_place(self):
         """From here on the groups of this prepared standby are with the others."""

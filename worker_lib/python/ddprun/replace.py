@@ -454,7 +454,7 @@ class Job:
         self.committed += 1
         self._link.committed(self.committed, self._generation)
         self._calls_at_commit = self._calls.value
-        if self._groups.has_old:
+        if self._groups.old:
             self._groups.forget_old()
 
     def _fail(self, error):
@@ -510,11 +510,11 @@ class Job:
     def _agree(self, making, in_step):
         lacks = self._lacks_state
         has_state = not lacks and not self._is_torn
-        told = making.ask_all(json.dumps([torch.__version__, has_state, self.committed, in_step, self._between]))
-        versions, *told = zip(*map(json.loads, told))
-        told = list(zip(*told))
-        if len(set(versions)) > 1:
-            raise CannotRecover(f"a rank has another version of torch ({', '.join(sorted(set(versions)))})")
+        words = making.ask_all(json.dumps([torch.__version__, has_state, self.committed, in_step, self._between]))
+        told = [json.loads(word) for word in words]
+        versions = {each.pop(0) for each in told}
+        if len(versions) > 1:
+            raise CannotRecover(f"a rank has another version of torch ({', '.join(sorted(versions))})")
         top = max(each[:3] for each in told)
         source = [each[:3] for each in told].index(top)
         any_has_state, committed, _ = top

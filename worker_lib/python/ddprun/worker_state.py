@@ -181,11 +181,8 @@ class Buffers:
         return list(zip(self._addresses, self._sizes))
 
     def restore(self, data):
-        at, whole = 0, torch.frombuffer(bytearray(data), dtype=torch.uint8) if self.size > 0 else None
-        with torch.no_grad():
-            for each, size in zip(self._tensors(), self._sizes):
-                each.view(-1).view(torch.uint8).copy_(whole[at:at + size])
-                at += size
+        if self.size > 0:
+            _put(torch.frombuffer(bytearray(data), dtype=torch.uint8), self._tensors())
 
 
 class OwnState:
@@ -329,42 +326,45 @@ class SharedState:
         tensors = [each.detach() for each in self._parameters]
         for _, its in sorted(self._optimizer.state_dict()["state"].items()):
             tensors += [its[name] for name in sorted(its) if isinstance(its[name], torch.Tensor)]
-        pieces, under_way = list(_pieces_of(tensors)), []
-        for number, piece in enumerate(pieces):
+        under_way = []
+
+        def finish():
+            piece, data, works = under_way.pop(0)
+            for work in works:
+                work.wait()
+            if rank != source:
+                _put(data, piece)
+
+        for number, piece in enumerate(_pieces_of(tensors)):
             if rank == source:
-                data = torch.cat([each.contiguous().view(-1).view(torch.uint8).cpu() for each in piece])
+                data = torch.cat([each.contiguous().view(-1).view(torch.uint8) for each in piece]).cpu()
                 works = [group.send([data], each, number) for each in to]
             else:
-                data = torch.empty(sum(map(_bytes_of, piece)), dtype=torch.uint8)
+                data = torch.empty(sum(each.nbytes for each in piece), dtype=torch.uint8)
                 works = [group.recv([data], source, number)]
             under_way.append((piece, data, works))
-            while len(under_way) > (0 if number + 1 == len(pieces) else 1):  # one is sent while the next is copied
-                piece, data, works = under_way.pop(0)
-                for work in works:
-                    work.wait()
-                if rank != source:
-                    _put(data, piece)
-
-
-def _bytes_of(tensor):
-    return tensor.numel() * tensor.element_size()
+            if len(under_way) > 1:  # one is sent while the next is copied
+                finish()
+        if under_way:
+            finish()
 
 
 def _pieces_of(tensors):
-    """Lists of them, each of so many bytes or of one tensor."""
+    """Lists of tensors on one device, each of so many bytes or of one tensor: a piece crosses to a GPU with one copy."""
     piece, size = [], 0
-    for tensor in tensors:
-        if piece and size + _bytes_of(tensor) > _PIECE_BYTES:
+    for tensor in sorted(tensors, key=lambda each: each.device.type):  # Adam counts its steps on the CPU
+        if piece and (size + tensor.nbytes > _PIECE_BYTES or tensor.device != piece[0].device):
             yield piece
             piece, size = [], 0
         piece.append(tensor)
-        size += _bytes_of(tensor)
+        size += tensor.nbytes
     if piece:
         yield piece
 
 
 def _put(data, tensors):
-    parts = data.split([_bytes_of(each) for each in tensors])
+    """These bytes into tensors on one device, one after the other."""
+    parts = data.to(tensors[0].device).split([each.nbytes for each in tensors])
     with torch.no_grad():
         for each, part in zip(tensors, parts):
             is_aligned = part.storage_offset() % each.element_size() == 0
