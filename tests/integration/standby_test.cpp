@@ -267,6 +267,7 @@ TEST_F(Standby, APythonThatCannotBeHeldNeverRunsTheProgramForIt) {
       0755);
   Job job(command({"--standby=2"}), setup());
   EXPECT_TRUE(says(job, "its Python does not import a sitecustomize module")) << job.err();
+  ASSERT_TRUE(both_run(job, 0)) << job.err();
   go(0);
   EXPECT_EQ(job.wait(), exited(0)) << job.err();
   EXPECT_EQ(read_file(folder_ / "runs"), "1111");
