@@ -1,5 +1,5 @@
-// Processes that get ready beside the workers: as the kernel's first victims when memory runs out, and
-// scheduled behind them. No error here stops anything. Any thread.
+// Who runs before whom: the agent, its workers, and processes that get ready beside them or die, behind them and as the
+// kernel's first victims when memory runs out. No error here stops anything. Any thread.
 #pragma once
 
 #include <sys/types.h>
@@ -8,6 +8,10 @@
 
 namespace ddprun::agent {
 
+// The calling thread sleeps most of the time, and others wait for what it does then. Where it shares a processor, the
+// kernel (6.12 and newer) lets it run as soon as it wakes, for its slices are short. Its children have usual ones.
+void wake_at_once();
+
 // Loading should not disturb the workers, but has to come to its end where these keep all processors
 // busy: it takes a few seconds of one, whether at once or over minutes. A lower nice value could not be
 // taken back by everyone.
@@ -15,8 +19,8 @@ void make_background(pid_t pid);
 // With all its threads.
 void make_worker(pid_t pid);
 // A worker that is dying: the kernel frees its memory, 0.1 s per GB, while the others need the processors to go on
-// without it. Until let_end() it gets what they leave over, and the kernel's scheduler takes its processor for an idle
-// one; then, and from the beginning where that could not be taken back, a tenth of what they get.
+// without it. Until let_end() it gets what they leave over of one processor, which the kernel's scheduler takes for an
+// idle one; then, and from the beginning where that could not be taken back, a tenth of what they get.
 void put_behind(pid_t pid);
 void let_end(pid_t pid);
 

@@ -1,0 +1,124 @@
+#include "agent/standby/background.h"
+
+#include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdint>
+#include <thread>
+
+namespace ddprun::agent {
+namespace {
+
+// A child with a second thread, which sleeps.
+class Child {
+ public:
+  Child() {
+    int ready[2];
+    EXPECT_EQ(::pipe(ready), 0);
+    pid_ = ::fork();
+    if (pid_ == 0) {
+      std::thread([&ready] {
+        const auto id = static_cast<pid_t>(::syscall(SYS_gettid));
+        if (::write(ready[1], &id, sizeof id) != sizeof id) ::_exit(1);
+        ::pause();
+      }).join();
+    }
+    ::close(ready[1]);
+    EXPECT_EQ(::read(ready[0], &thread_, sizeof thread_), ssize_t{sizeof thread_});
+    ::close(ready[0]);
+  }
+  ~Child() {
+    ::kill(pid_, SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
+  }
+  Child(const Child&) = delete;
+  Child& operator=(const Child&) = delete;
+
+  pid_t pid() const { return pid_; }
+  pid_t thread() const { return thread_; }
+
+ private:
+  pid_t pid_ = 0;
+  pid_t thread_ = 0;
+};
+
+int processors_of(pid_t thread) {
+  cpu_set_t set;
+  return ::sched_getaffinity(thread, sizeof set, &set) == 0 ? CPU_COUNT(&set) : -1;
+}
+
+TEST(Background, OneThatDiesHasOneProcessorForAllItsThreads) {
+  const Child child;
+  const int all = processors_of(0);
+  ASSERT_EQ(processors_of(child.thread()), all);
+  put_behind(child.pid());
+  EXPECT_EQ(processors_of(child.pid()), 1);
+  EXPECT_EQ(processors_of(child.thread()), 1);
+  EXPECT_GE(::getpriority(PRIO_PROCESS, static_cast<id_t>(child.thread())), 10);
+  let_end(child.pid());
+  EXPECT_EQ(processors_of(child.pid()), all);
+  EXPECT_EQ(processors_of(child.thread()), all);
+  EXPECT_EQ(::sched_getscheduler(child.thread()), SCHED_OTHER);
+}
+
+TEST(Background, OneThatIsGoneChangesNothing) {
+  pid_t gone = 0;
+  { gone = Child().pid(); }
+  put_behind(gone);
+  let_end(gone);
+  EXPECT_EQ(::sched_getscheduler(0), SCHED_OTHER);
+}
+
+struct Attributes {
+  std::uint32_t size = 0;
+  std::uint32_t policy = 0;
+  std::uint64_t flags = 0;
+  std::int32_t nice = 0;
+  std::uint32_t priority = 0;
+  std::uint64_t runtime = 0;
+  std::uint64_t deadline = 0;
+  std::uint64_t period = 0;
+};
+
+Attributes attributes_of(pid_t thread) {
+  Attributes attributes;
+  EXPECT_EQ(::syscall(SYS_sched_getattr, thread, &attributes, sizeof attributes, 0), 0);
+  return attributes;
+}
+
+TEST(Background, ShortSlicesAreOfTheAgentAlone) {
+  std::thread([] {
+    const Attributes before = attributes_of(0);
+    wake_at_once();
+    const Attributes after = attributes_of(0);
+    EXPECT_EQ(after.policy, before.policy);
+    EXPECT_EQ(after.nice, before.nice);
+    // Kernels before 6.12 have one length for all, and say none.
+    EXPECT_LT(after.runtime, 1'000'000U);
+    const Child child;
+    const Attributes inherited = attributes_of(child.pid());
+    EXPECT_EQ(inherited.runtime, before.runtime);
+    EXPECT_EQ(inherited.flags, before.flags);
+    EXPECT_EQ(inherited.nice, before.nice);
+    make_background(child.pid());
+    EXPECT_EQ(::sched_getscheduler(child.pid()), SCHED_BATCH);
+    make_worker(child.pid());
+    EXPECT_EQ(::sched_getscheduler(child.pid()), SCHED_OTHER);
+  }).join();
+}
+
+TEST(Background, WhoRunsBeforeOthersKeepsWhatItHandsDown) {
+  std::thread([] {
+    if (::setpriority(PRIO_PROCESS, 0, -5) != 0) return;  // not everyone may
+    wake_at_once();
+    EXPECT_EQ(attributes_of(Child().pid()).nice, -5);
+  }).join();
+}
+
+}  // namespace
+}  // namespace ddprun::agent
