@@ -387,6 +387,15 @@ class Worker final : public WorkerProcess {
     if (std::exchange(is_paused_, false) || !waits_for_debugger_) signal_group(SIGCONT);
   }
 
+  void hold_end() override { is_held_ = true; }
+
+  void let_end(std::chrono::milliseconds after) override {
+    is_held_ = false;
+    if (status_ && (!look_again_.is_armed() || after == std::chrono::milliseconds::zero())) {
+      look_again_.arm(after, [this] { reap(); });
+    }
+  }
+
  private:
   void await_end() {
     end_.async_wait(asio::posix::stream_descriptor::wait_read,
@@ -410,11 +419,16 @@ class Worker final : public WorkerProcess {
     // The zombie keeps the number reserved, so this kills the rest of its group and nothing else.
     ::kill(-pid_, SIGKILL);
     if (keeper_slot_ != nullptr) keeper_slot_->store(0);
+    status_ = status;
+    if (!is_held_) reap();
+  }
+
+  void reap() {
     boost::system::error_code ignored;
     process_->running(ignored);  // reaps it; a traced one is reaped when its tracer is done
     has_ended_ = true;
     // The callback may destroy this object.
-    std::exchange(on_end_, nullptr)(*status);
+    std::exchange(on_end_, nullptr)(*status_);
   }
 
   const asio::io_context::executor_type executor_;
@@ -427,7 +441,9 @@ class Worker final : public WorkerProcess {
   const bool waits_for_debugger_;
   bool is_paused_ = false;
   OnEnd on_end_;
-  bool has_ended_ = false;
+  bool is_held_ = false;
+  std::optional<ExitStatus> status_;  // once it has ended
+  bool has_ended_ = false;            // and is reaped
   const rdzv::Lifetime lifetime_;
 };
 

@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <boost/asio/io_context.hpp>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -70,6 +71,12 @@ class WorkerProcess {
   // Job control: SIGSTOP and SIGCONT to the group, unless the worker waits for its debugger.
   virtual void pause() = 0;
   virtual void resume() = 0;
+
+  // Until let_end() a worker that is dying is not reaped, and its end is not told. Its last thread may get no processor
+  // before it has left /proc, and the kernel reaps the process in a loop that waits for that, so `after` is how long it
+  // may still need.
+  virtual void hold_end() = 0;
+  virtual void let_end(std::chrono::milliseconds after) = 0;
 };
 
 // Of a status as waitpid() has it.

@@ -39,6 +39,8 @@ bool is_missing_program(const Error& error) {
 }
 
 constexpr std::chrono::milliseconds kDyingLimit = 2s;  // as that of orphans
+// For the last thread of a worker that is dead, which has no process any more and gets what the others leave over.
+constexpr std::chrono::milliseconds kLastThreadLimit = 500ms;
 
 constexpr std::size_t kStackTextBytes = 4096;  // of each text that is printed
 
@@ -411,7 +413,7 @@ void WorkerGroup::close() {
   stack_request_.finish();
   prepared_.round_is_over();
   for (Worker& each : workers_) each.before.reset();
-  let_dying_end();
+  let_dying_end(std::chrono::milliseconds::zero());
   is_closing_ = true;
   close_timer_.arm(kDyingLimit, [this] {
     for (const Dying& each : dying_) {
@@ -587,8 +589,11 @@ bool WorkerGroup::is_replacing() const {
   return false;
 }
 
-void WorkerGroup::let_dying_end() const {
-  for (const Dying& each : dying_) let_end(each.process->pid());
+void WorkerGroup::let_dying_end(std::chrono::milliseconds after) const {
+  for (const Dying& each : dying_) {
+    let_end(each.process->pid());
+    each.process->let_end(after);
+  }
 }
 
 void WorkerGroup::on_hello(int local_rank) {
@@ -621,6 +626,7 @@ void WorkerGroup::on_early_death(int local_rank, std::uint64_t number, int wait_
   if (events_.is_stopping()) return;
   const pid_t pid = its.process->pid();
   put_behind(pid);
+  its.process->hold_end();
   // Whatever runs in its group, and is not told by the kernel that it ends.
   its.process->signal_group(SIGKILL);
   dying_.push_back({std::move(its.process), number});
@@ -688,7 +694,7 @@ void WorkerGroup::on_committed(int local_rank, std::uint32_t generation) {
   auto& last = committed_[static_cast<std::size_t>(local_rank)];
   last = std::max(last, std::min(generation, generation_));
   events_.committed(local_rank, generation);
-  if (!is_replacing()) let_dying_end();
+  if (!is_replacing()) let_dying_end(kLastThreadLimit);
 }
 
 Result<void> WorkerGroup::kill_to_replace(int rank) {

@@ -180,7 +180,7 @@ class WorkerGroup {
   bool takes_part(const Worker& worker) const;
   bool can_replace(int local_rank) const;
   bool is_replacing() const;
-  void let_dying_end() const;
+  void let_dying_end(std::chrono::milliseconds after) const;
   bool take_place(int local_rank, const Replace& what);
   void on_hello(int local_rank);
   void on_regrouped(int local_rank, std::uint32_t generation);

@@ -1,6 +1,7 @@
 """A rank of the example train is killed: until all ranks have committed the next step, in place and under torchrun."""
 
 import json
+import math
 import os
 import pathlib
 import random
@@ -20,7 +21,7 @@ SELDOM_S = 0.05  # where the time is in what is read: looking for it would take 
 TRAIN = str(BUILD / "bin/train")
 CHECKPOINT_EVERY = 50
 PYTHON_VARIABLES = {"PYTHON_EXEC": PYTHON, "PYTHONPATH": str(ROOT / "worker_lib/python")}
-STEPS_AN_EPOCH = 60_000 // 64  # of one rank
+SAMPLES, BATCH = 60_000, 64
 
 # Half a million parameters, dropout, batch statistics; with COST what join() adds to a step, by itself.
 PYTHON_PROGRAM = '''
@@ -164,8 +165,8 @@ class Training:
 
     def is_far_from_evaluation(self):
         """No step is committed while all evaluate, which takes a second."""
-        place = self.steps() % (STEPS_AN_EPOCH // self.ranks)
-        return 10 < place < STEPS_AN_EPOCH // self.ranks - 150
+        steps_an_epoch = math.ceil(math.ceil(SAMPLES / self.ranks) / BATCH)
+        return 10 < self.steps() % steps_an_epoch < steps_an_epoch - 150
 
     def kill_in_place(self):
         """ms until the agent has heard that all ranks have committed the next step."""

@@ -129,6 +129,47 @@ TEST_F(Process, TheEndOfOneThatADebuggerHoldsIsKnown) {
   EXPECT_EQ(::waitpid(pid, nullptr, 0), pid) << "it comes back to be reaped";
 }
 
+// The rest of its group is killed meanwhile, and nobody else has its number.
+TEST_F(Process, OneWhoseEndIsHeldIsReapedWhenItIsLet) {
+  auto keeper = Keeper::start(1);
+  ASSERT_TRUE(keeper);
+  ProcessSpec spec = shell("sleep 1000 & exit 3");
+  spec.keeper_slot = &keeper->slot(0);
+  std::optional<ExitStatus> status;
+  auto worker = WorkerProcess::start(io, spec, [&](ExitStatus ended) { status = ended; });
+  ASSERT_TRUE(worker);
+  const pid_t pid = (*worker)->pid();
+  (*worker)->hold_end();
+  const auto until = std::chrono::steady_clock::now() + kDeadline;
+  while (spec.keeper_slot->load() != 0 && io.run_one_until(until) != 0) {
+  }
+  EXPECT_EQ(spec.keeper_slot->load(), 0);
+  EXPECT_EQ(status, std::nullopt);
+  EXPECT_TRUE(lives(pid)) << "a zombie";
+  (*worker)->let_end(1h);
+  (*worker)->let_end(2h);  // no news
+  io.restart();
+  io.poll();
+  EXPECT_EQ(status, std::nullopt);
+  (*worker)->let_end(0ms);
+  io.restart();
+  io.run_for(kDeadline);
+  EXPECT_EQ(status, ExitStatus::exited(3));
+  EXPECT_FALSE(lives(pid));
+}
+
+TEST_F(Process, OneThatIsLetBeforeItEndsIsReapedAtOnce) {
+  std::optional<ExitStatus> status;
+  auto worker =
+      WorkerProcess::start(io, shell("exec sleep 1000"), [&](ExitStatus ended) { status = ended; });
+  ASSERT_TRUE(worker);
+  (*worker)->hold_end();
+  (*worker)->let_end(1h);
+  (*worker)->signal_group(SIGKILL);
+  io.run_for(kDeadline);
+  EXPECT_EQ(status, ExitStatus::killed(SIGKILL));
+}
+
 TEST_F(Process, AProgramThatIsNotThereIsAnErrorAndLeavesNoChild) {
 #if defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "the thread sanitizer makes vfork a fork, whose parent does not wait for exec";

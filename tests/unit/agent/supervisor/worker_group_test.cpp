@@ -42,6 +42,8 @@ class FakeProcess final : public WorkerProcess {
   void signal_worker(int signal) override { note("worker", signal); }
   void pause() override { note("group", SIGSTOP); }
   void resume() override { note("group", SIGCONT); }
+  void hold_end() override {}
+  void let_end(std::chrono::milliseconds) override {}
 
  private:
   void note(const char* whom, int signal) { started[index_].got.emplace_back(whom, signal); }
