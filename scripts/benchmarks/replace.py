@@ -324,7 +324,7 @@ def bench_replace(quick):
                   "ms")
         with tempfile.TemporaryDirectory() as folder, \
                 Training(folder, ddprun_with(folder, ranks), backend, ranks) as training:
-            for each in training.kills_less_a_step(3 if quick else 40):
+            for each in training.kills_less_a_step(3 if quick else 200 if backend == "shm" else 40):
                 row.add("ddprun", each)
             lost.add("ddprun", training.twice)
         if ranks == 2:
@@ -359,13 +359,15 @@ def of_sizes(quick):
                 row.add("ddprun", each)
         row.bar(f"≤ {limit} ms", row.median("ddprun"), row.median("ddprun") <= limit)
         yield row
+    # On a virtual machine one in four took four times as long, with every scheduling that was tried: not of one job alone.
     row = Row("state of 300 MB to a newcomer over shm, and a memcpy of as much", "ms")
-    with tempfile.TemporaryDirectory() as folder, OfASize(folder, "shm", 2, parameter_mb=300) as training:
-        for _ in range(2 if quick else 10):
-            training.kill_in_place()
-        for each in training.state_ms():
-            row.add("ddprun", each)
-        row.add("floor", training.memcpy_ms())
+    for _ in range(1 if quick else 3):
+        with tempfile.TemporaryDirectory() as folder, OfASize(folder, "shm", 2, parameter_mb=300) as training:
+            for _ in range(2 if quick else 8):
+                training.kill_in_place()
+            for each in training.state_ms():
+                row.add("ddprun", each)
+            row.add("floor", training.memcpy_ms())
     ratio = row.median("ddprun") / row.median("floor")
     row.bar("≤ 1.5 × a memcpy", ratio, ratio <= 1.5)
     yield row
