@@ -38,11 +38,9 @@ namespace {
 
 using namespace std::chrono_literals;
 using ::testing::_;
-using ::testing::AnyOf;
 using ::testing::Each;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using ::testing::Not;
 using ::testing::Pair;
 
 constexpr seconds kLease{2};
@@ -618,6 +616,7 @@ TEST_F(Etcd, TheNextRoundRunsSoonAfterTheLeadersLoss) {
   const EtcdServers etcd;
   for (const int signal : {SIGKILL, SIGSTOP}) {
     std::vector<milliseconds> times;
+    times.reserve(static_cast<std::size_t>(count));
     for (int i = 0; i < count; ++i) times.push_back(time_to_next_round(etcd, signal));
     const auto figure = median(times);
     const char* how = signal == SIGKILL ? "its agent was killed" : "its machine fell silent";

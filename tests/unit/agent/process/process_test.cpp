@@ -198,7 +198,7 @@ TEST_F(Process, AStartWithoutDescriptorsIsAnErrorAndLeavesNoChild) {
   bool has_failed = false;
   for (int left = 0; left <= 2; ++left) {
     rlimit few = before;
-    few.rlim_cur = static_cast<rlim_t>(first_free + left);
+    few.rlim_cur = static_cast<rlim_t>(first_free) + static_cast<rlim_t>(left);
     ::setrlimit(RLIMIT_NOFILE, &few);
     ProcessSpec spec = shell("sleep 1000 & wait");
     spec.keeper_slot = &keeper->slot(0);
