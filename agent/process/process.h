@@ -72,9 +72,9 @@ class WorkerProcess {
   virtual void pause() = 0;
   virtual void resume() = 0;
 
-  // Until let_end() a worker that is dying is not reaped, and its end is not told. Its last thread may get no processor
-  // before it has left /proc, and the kernel reaps the process in a loop that waits for that, so `after` is how long it
-  // may still need.
+  // Until let_end() a worker that ends is not reaped, and its end is not told: the kernel reaps a process in a loop that
+  // spins until its last thread has left /proc, and one that dies behind all others may be late. `after`: how long it may
+  // still need.
   virtual void hold_end() = 0;
   virtual void let_end(std::chrono::milliseconds after) = 0;
 };

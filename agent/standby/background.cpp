@@ -9,12 +9,14 @@
 
 #include <cstdint>
 #include <iterator>
+#include <optional>
 #include <sstream>
 #include <string>
 #include <tuple>
 #include <vector>
 
 #include "agent/process/process_stacks.h"
+#include "agent/standby/scheduling_attributes.h"
 #include "rendezvous/common/directory_entries.h"
 #include "rendezvous/common/file_text.h"
 #include "rendezvous/common/parse_number.h"
@@ -41,11 +43,9 @@ void for_each_thread(pid_t pid, const Function& f) {
   });
 }
 
-void set_policy_of_threads(pid_t pid, int policy) {
-  for_each_thread(pid, [policy](pid_t thread) {
-    const sched_param none{};
-    ::sched_setscheduler(thread, policy, &none);
-  });
+void set_policy(pid_t thread, int policy) {
+  const sched_param none{};
+  ::sched_setscheduler(thread, policy, &none);
 }
 
 // Where sessions are scheduled as groups, a nice value counts among the threads of one alone.
@@ -53,19 +53,19 @@ void weigh_autogroup(pid_t pid, int nice) {
   if (::getsid(pid) == pid) write_of_process(pid, "autogroup", std::to_string(nice));
 }
 
-// However low its weight, it would get a turn on each processor where it has not run yet, and a turn lasts to the kernel's
-// next tick: 4 ms at 250 Hz.
-void keep_where_it_is(pid_t pid) {
+// Where its main thread was last. However low its weight, it would get a turn on each other processor, too, and a turn lasts
+// to the kernel's next tick: 4 ms at 250 Hz.
+std::optional<cpu_set_t> processor_of(pid_t pid) {
   std::istringstream stat(stat_after_name(pid));
   const std::vector<std::string> fields{std::istream_iterator<std::string>(stat), {}};
   constexpr std::size_t kProcessor = 36;  // proc(5): field 39, where the state is 3
-  if (fields.size() <= kProcessor) return;
+  if (fields.size() <= kProcessor) return std::nullopt;
   const auto processor = parse_number<std::size_t>(fields[kProcessor]);
-  if (!processor || *processor >= CPU_SETSIZE) return;
+  if (!processor || *processor >= CPU_SETSIZE) return std::nullopt;
   cpu_set_t one;
   CPU_ZERO(&one);
   CPU_SET(*processor, &one);
-  for_each_thread(pid, [&one](pid_t thread) { ::sched_setaffinity(thread, sizeof one, &one); });
+  return one;
 }
 
 // SCHED_IDLE counts as nice 20, which not everyone may lower.
@@ -88,42 +88,31 @@ void write_of_process(pid_t pid, const char* name, std::string_view text) {
 
 void wake_at_once() {
   constexpr std::uint64_t kSliceNs = 100'000;  // the least that the kernel takes
-  constexpr std::uint64_t kResetOnFork = 1;
-  struct {
-    std::uint32_t size = 48;  // of struct sched_attr, which glibc 2.36 has not; its first version
-    std::uint32_t policy = 0;
-    std::uint64_t flags = 0;
-    std::int32_t nice = 0;
-    std::uint32_t priority = 0;
-    std::uint64_t runtime = 0;
-    std::uint64_t deadline = 0;
-    std::uint64_t period = 0;
-  } attributes;
-  static_assert(sizeof attributes == 48);
-  if (::syscall(SYS_sched_getattr, 0, &attributes, sizeof attributes, 0) != 0) return;
+  auto its = scheduling_of(0);
   // Of its children, those with a nice value below 0 would lose that, too.
-  if (attributes.policy != SCHED_OTHER || attributes.nice < 0) return;
-  attributes.runtime = kSliceNs;
-  attributes.flags |= kResetOnFork;
-  std::ignore = ::syscall(SYS_sched_setattr, 0, &attributes, 0);
+  if (!its || its->policy != SCHED_OTHER || its->nice < 0) return;
+  its->runtime_ns = kSliceNs;
+  its->flags |= SchedulingAttributes::kResetOnFork;
+  std::ignore = ::syscall(SYS_sched_setattr, 0, &*its, 0);
 }
 
 void make_background(pid_t pid) {
   write_of_process(pid, "oom_score_adj", kFirstVictim);
-  const sched_param none{};
-  if (is_scheduled_as_usual()) ::sched_setscheduler(pid, SCHED_BATCH, &none);
+  if (is_scheduled_as_usual()) set_policy(pid, SCHED_BATCH);
 }
 
 void make_worker(pid_t pid) {
   write_of_process(pid, "oom_score_adj", file_text("/proc/self/oom_score_adj"));
-  if (is_scheduled_as_usual()) set_policy_of_threads(pid, SCHED_OTHER);
+  if (!is_scheduled_as_usual()) return;
+  for_each_thread(pid, [](pid_t thread) { set_policy(thread, SCHED_OTHER); });
 }
 
 void put_behind(pid_t pid) {
-  keep_where_it_is(pid);
+  const auto processor = processor_of(pid);
   const bool is_idle = may_leave_idle_policy();
-  if (is_idle) set_policy_of_threads(pid, SCHED_IDLE);
-  for_each_thread(pid, [](pid_t thread) {
+  for_each_thread(pid, [&](pid_t thread) {
+    if (processor) ::sched_setaffinity(thread, sizeof *processor, &*processor);
+    if (is_idle) set_policy(thread, SCHED_IDLE);
     ::setpriority(PRIO_PROCESS, static_cast<id_t>(thread), kNiceOfDying);
   });
   weigh_autogroup(pid, is_idle ? kNiceOfIdle : kNiceOfDying);
@@ -131,10 +120,11 @@ void put_behind(pid_t pid) {
 
 void let_end(pid_t pid) {
   cpu_set_t own;
-  if (::sched_getaffinity(0, sizeof own, &own) == 0) {
-    for_each_thread(pid, [&own](pid_t thread) { ::sched_setaffinity(thread, sizeof own, &own); });
-  }
-  set_policy_of_threads(pid, SCHED_OTHER);
+  const bool has_own = ::sched_getaffinity(0, sizeof own, &own) == 0;
+  for_each_thread(pid, [&](pid_t thread) {
+    if (has_own) ::sched_setaffinity(thread, sizeof own, &own);
+    set_policy(thread, SCHED_OTHER);
+  });
   weigh_autogroup(pid, kNiceOfDying);
 }
 

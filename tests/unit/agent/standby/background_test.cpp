@@ -8,8 +8,9 @@
 #include <unistd.h>
 
 #include <csignal>
-#include <cstdint>
 #include <thread>
+
+#include "agent/standby/scheduling_attributes.h"
 
 namespace ddprun::agent {
 namespace {
@@ -74,35 +75,18 @@ TEST(Background, OneThatIsGoneChangesNothing) {
   EXPECT_EQ(::sched_getscheduler(0), SCHED_OTHER);
 }
 
-struct Attributes {
-  std::uint32_t size = 0;
-  std::uint32_t policy = 0;
-  std::uint64_t flags = 0;
-  std::int32_t nice = 0;
-  std::uint32_t priority = 0;
-  std::uint64_t runtime = 0;
-  std::uint64_t deadline = 0;
-  std::uint64_t period = 0;
-};
-
-Attributes attributes_of(pid_t thread) {
-  Attributes attributes;
-  EXPECT_EQ(::syscall(SYS_sched_getattr, thread, &attributes, sizeof attributes, 0), 0);
-  return attributes;
-}
-
 TEST(Background, ShortSlicesAreOfTheAgentAlone) {
   std::thread([] {
-    const Attributes before = attributes_of(0);
+    const auto before = scheduling_of(0).value();
     wake_at_once();
-    const Attributes after = attributes_of(0);
+    const auto after = scheduling_of(0).value();
     EXPECT_EQ(after.policy, before.policy);
     EXPECT_EQ(after.nice, before.nice);
     // Kernels before 6.12 have one length for all, and say none.
-    EXPECT_LT(after.runtime, 1'000'000U);
+    EXPECT_LT(after.runtime_ns, 1'000'000U);
     const Child child;
-    const Attributes inherited = attributes_of(child.pid());
-    EXPECT_EQ(inherited.runtime, before.runtime);
+    const auto inherited = scheduling_of(child.pid()).value();
+    EXPECT_EQ(inherited.runtime_ns, before.runtime_ns);
     EXPECT_EQ(inherited.flags, before.flags);
     EXPECT_EQ(inherited.nice, before.nice);
     make_background(child.pid());
@@ -116,7 +100,7 @@ TEST(Background, WhoRunsBeforeOthersKeepsWhatItHandsDown) {
   std::thread([] {
     if (::setpriority(PRIO_PROCESS, 0, -5) != 0) return;  // not everyone may
     wake_at_once();
-    EXPECT_EQ(attributes_of(Child().pid()).nice, -5);
+    EXPECT_EQ(scheduling_of(Child().pid()).value().nice, -5);
   }).join();
 }
 
