@@ -21,6 +21,7 @@
 #include "worker_lib/c10d/client_store.h"
 #include "worker_lib/c10d/error_text.h"
 #include "worker_lib/group/failure_diagnosis.h"
+#include "worker_lib/process/unwind_tables.h"
 
 namespace ddprun {
 namespace {
@@ -337,6 +338,7 @@ void Recovery::join(RecoverableState& state, const std::function<void()>& warm_u
     const std::string setup = to_bytes(setup_);
     setup_.clear();
     mirror_ = Mirror::make(std::max(2 * now.size(), kStateBytesMin), setup);
+    read_unwind_tables_ahead();  // GroupLost comes through all of LibTorch
     phase_ = Phase::kBetween;
   }
   stop_ = rdzv::UniqueFd(::eventfd(0, EFD_CLOEXEC));

@@ -141,6 +141,7 @@ class Groups:
         group = self.c10d._get_default_group()
         self.rank, self.world_size = group.rank(), group.size()
         self._backend = self.c10d._world.pg_map[group][0]
+        ctypes.CDLL(None).ddprun_read_unwind_tables_ahead()
 
     @staticmethod
     def _port_of_store():
