@@ -531,6 +531,7 @@ void Recovery::make_groups(std::uint32_t generation) {
     }
   }
   std::vector<c10::intrusive_ptr<c10d::ProcessGroup>> made;
+  made.reserve(members.size());
   for (const auto& membership : members) {
     made.push_back(maker->make(name_in(membership->name, generation), membership->rank,
                                membership->global_ranks));
