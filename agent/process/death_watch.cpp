@@ -21,6 +21,7 @@
 
 #include "agent/process/process_stacks.h"
 #include "rendezvous/common/parse_number.h"
+#include "rendezvous/common/scheduling.h"
 #include "rendezvous/common/worker_abi/worker_link.h"
 
 namespace ddprun::agent {
@@ -169,6 +170,7 @@ void DeathWatch::watch(pid_t pid, int page_fd, OnDeath on_death) {
     auto hint = lifetime_.guard([this](pid_t which) { on_hint(which); });
     auto started = rdzv::Thread::start("ddprun-deaths", [shared = shared_, executor = executor_,
                                                          hint = std::move(hint)]() mutable {
+      rdzv::wake_at_once();
       wait_for_deaths(*shared, [&](pid_t which) {
         boost::asio::post(executor, [hint, which]() mutable { hint(which); });
       });

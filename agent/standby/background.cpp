@@ -16,7 +16,6 @@
 #include <vector>
 
 #include "agent/process/process_stacks.h"
-#include "agent/standby/scheduling_attributes.h"
 #include "rendezvous/common/directory_entries.h"
 #include "rendezvous/common/file_text.h"
 #include "rendezvous/common/parse_number.h"
@@ -84,16 +83,6 @@ void write_of_process(pid_t pid, const char* name, std::string_view text) {
   const std::string path = "/proc/" + std::to_string(pid) + "/" + name;
   const rdzv::UniqueFd file(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
   if (file) std::ignore = ::write(file.get(), text.data(), text.size());
-}
-
-void wake_at_once() {
-  constexpr std::uint64_t kSliceNs = 100'000;  // the least that the kernel takes
-  auto its = scheduling_of(0);
-  // Of its children, those with a nice value below 0 would lose that, too.
-  if (!its || its->policy != SCHED_OTHER || its->nice < 0) return;
-  its->runtime_ns = kSliceNs;
-  its->flags |= SchedulingAttributes::kResetOnFork;
-  std::ignore = ::syscall(SYS_sched_setattr, 0, &*its, 0);
 }
 
 void make_background(pid_t pid) {

@@ -1,4 +1,4 @@
-// Who runs before whom: the agent, its workers, and processes that get ready beside them or die, behind them and as the
+// Who runs before whom: workers, and processes that get ready beside them or die, behind them and as the
 // kernel's first victims when memory runs out. No error here stops anything. Any thread.
 #pragma once
 
@@ -7,10 +7,6 @@
 #include <string_view>
 
 namespace ddprun::agent {
-
-// The calling thread sleeps most of the time, and others wait for what it does then. Where it shares a processor, the
-// kernel (6.12 and newer) lets it run as soon as it wakes, for its slices are short. Its children have usual ones.
-void wake_at_once();
 
 // Loading should not disturb the workers, but has to come to its end where these keep all processors
 // busy: it takes a few seconds of one, whether at once or over minutes. A lower nice value could not be

@@ -9,9 +9,9 @@
 #include "agent/failure/failure_copies.h"
 #include "agent/failure/failure_report.h"
 #include "agent/process/process.h"
-#include "agent/standby/background.h"
 #include "agent/supervisor/supervisor.h"
 #include "rendezvous/common/exit_codes.h"
+#include "rendezvous/common/scheduling.h"
 #include "rendezvous/net/exception_error.h"
 
 namespace ddprun::agent {
@@ -43,7 +43,7 @@ int run(const Job& job) {
   open_standard_streams();
   adopt_signal_state();
   adopt_descriptor_limit();
-  wake_at_once();
+  rdzv::wake_at_once();
   try {
     Supervisor supervisor(job);
     return supervisor.run();

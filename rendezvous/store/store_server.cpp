@@ -17,6 +17,7 @@
 
 #include "rendezvous/common/descriptor_limit.h"
 #include "rendezvous/common/foreign_text.h"
+#include "rendezvous/common/scheduling.h"
 #include "rendezvous/common/thread.h"
 #include "rendezvous/net/listener.h"
 #include "rendezvous/store/store_connection.h"
@@ -117,6 +118,7 @@ class Loop final : public StoreServer {
         read_buffer_(new char[kReadBytes]) {}
 
   void run() {
+    wake_at_once();
     std::array<epoll_event, kEventsAtOnce> events;
     for (;;) {
       const int timeout = is_paused_ ? static_cast<int>(kAcceptPause.count()) : -1;

@@ -16,6 +16,7 @@
 #include "ddprun/collectives.h"
 #include "ddprun/log.h"
 #include "ddprun/serialize.h"
+#include "rendezvous/common/scheduling.h"
 #include "rendezvous/common/signals_blocked.h"
 #include "worker_lib/c10d/alone_backend.h"
 #include "worker_lib/c10d/client_store.h"
@@ -438,6 +439,7 @@ bool Recovery::await_news(std::uint32_t broken) {
 
 void Recovery::listen() {
   ::pthread_setname_np(::pthread_self(), "ddprun-link");
+  rdzv::wake_at_once();
   for (;;) {
     std::uint32_t known = 0;
     {

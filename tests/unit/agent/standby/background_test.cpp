@@ -10,10 +10,13 @@
 #include <csignal>
 #include <thread>
 
-#include "agent/standby/scheduling_attributes.h"
+#include "rendezvous/common/scheduling.h"
 
 namespace ddprun::agent {
 namespace {
+
+using rdzv::scheduling_of;
+using rdzv::wake_at_once;
 
 // A child with a second thread, which sleeps.
 class Child {
@@ -75,7 +78,7 @@ TEST(Background, OneThatIsGoneChangesNothing) {
   EXPECT_EQ(::sched_getscheduler(0), SCHED_OTHER);
 }
 
-TEST(Background, ShortSlicesAreOfTheAgentAlone) {
+TEST(Background, ShortSlicesAreOfTheCallingThreadAlone) {
   std::thread([] {
     const auto before = scheduling_of(0).value();
     wake_at_once();

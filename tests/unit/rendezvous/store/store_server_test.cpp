@@ -12,8 +12,10 @@
 #include <filesystem>
 #include <fstream>
 #include <mutex>
+#include <string>
 #include <thread>
 
+#include "rendezvous/common/scheduling.h"
 #include "rendezvous/net/listener.h"
 #include "tests/unit/rendezvous/store/golden.h"
 #include "tests/unit/rendezvous/store/raw_client.h"
@@ -395,29 +397,46 @@ TEST(StoreServer, RefusesWhatDoesNotFitIntoItsMemory) {
   EXPECT_EQ(good.read_all_so_far(), bytes_field("kept"));
 }
 
-TEST(StoreServer, LeavesSignalsToItsOwner) {
-  const auto server = start();
-  RawClient client(server->port());
-  client.send(kHandshake);
-  client.read_all_so_far();  // its thread has begun
-  // It is the one named so; all signals but the unblockable ones are in its mask.
-  bool is_found = false;
+// In /proc; empty: there is none. Of a server that has answered, so that its thread has begun.
+std::filesystem::path thread_of_server() {
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/task")) {
     std::ifstream name(entry.path() / "comm");
     std::string comm;
     std::getline(name, comm);
-    if (comm != "ddprun-store") continue;
-    is_found = true;
-    std::ifstream status(entry.path() / "status");
-    for (std::string line; std::getline(status, line);) {
-      if (!line.starts_with("SigBlk:")) continue;
-      const auto mask = std::stoull(line.substr(7), nullptr, 16);
-      for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGCHLD, SIGUSR1, SIGTSTP}) {
-        EXPECT_TRUE(mask >> (number - 1) & 1) << number;
-      }
+    if (comm == "ddprun-store") return entry.path();
+  }
+  return {};
+}
+
+TEST(StoreServer, LeavesSignalsToItsOwner) {
+  const auto server = start();
+  RawClient client(server->port());
+  client.send(kHandshake);
+  client.read_all_so_far();
+  const auto thread = thread_of_server();
+  ASSERT_FALSE(thread.empty());
+  // All signals but the unblockable ones are in its mask.
+  std::ifstream status(thread / "status");
+  for (std::string line; std::getline(status, line);) {
+    if (!line.starts_with("SigBlk:")) continue;
+    const auto mask = std::stoull(line.substr(7), nullptr, 16);
+    for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGCHLD, SIGUSR1, SIGTSTP}) {
+      EXPECT_TRUE(mask >> (number - 1) & 1) << number;
     }
   }
-  EXPECT_TRUE(is_found);
+}
+
+// Ranks that meet there wait for its answers, beside others that compute.
+TEST(StoreServer, RunsAsSoonAsItWakes) {
+  const auto server = start();
+  RawClient client(server->port());
+  client.send(kHandshake);
+  client.read_all_so_far();
+  const auto thread = thread_of_server();
+  ASSERT_FALSE(thread.empty());
+  const auto its = scheduling_of(std::stoi(thread.filename()));
+  ASSERT_TRUE(its);
+  EXPECT_LT(its->runtime_ns, 1'000'000U);  // 0 before Linux 6.12
 }
 
 }  // namespace
