@@ -364,8 +364,10 @@ TEST(StoreServer, SaysOnceWhichLimitKeepsClientsWaiting) {
     lines.emplace_back(line);
   }});
   ::setrlimit(RLIMIT_NOFILE, &before);  // for the clients
+  constexpr int kClients = 140 - 64 + 5;
   std::vector<RawClient> clients;
-  for (int i = 0; i < 140 - 64 + 5; ++i) clients.emplace_back(server->port());
+  clients.reserve(kClients);
+  for (int i = 0; i < kClients; ++i) clients.emplace_back(server->port());
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
   while (told().empty() && std::chrono::steady_clock::now() < deadline) ::usleep(10'000);
   ASSERT_EQ(told().size(), 1U);
@@ -380,7 +382,7 @@ TEST(StoreServer, SaysOnceWhichLimitKeepsClientsWaiting) {
 }
 
 TEST(StoreServer, RefusesWhatDoesNotFitIntoItsMemory) {
-  const auto server = start({.memory_limit = 32 * 1024 * 1024});
+  const auto server = start({.memory_limit = std::size_t{32} << 20});
   RawClient good(server->port());
   good.send(kHandshake);
   good.send(set_request("/k", "kept"));
