@@ -13,6 +13,7 @@ import random
 import re
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -313,7 +314,6 @@ def without_agent():
     import ctypes
     import importlib.util
     import socket
-    import struct
     sys.path.insert(0, str(SOURCE / "worker_lib/python"))
     ctypes.CDLL(str(DDPRUN.parents[1] / "lib/libddprun_in_place.so"), ctypes.RTLD_GLOBAL)
     import torch.distributed as dist
@@ -349,6 +349,7 @@ class Refused(unittest.TestCase):
 
     def setUp(self):
         self.groups.refused = None
+        self.groups.old.clear()  # of other tests
         self.heard()
 
     def heard(self):
@@ -653,6 +654,181 @@ class Refused(unittest.TestCase):
                 job._again = True  # as if a rank had died in it
         self.assert_said("the step writes into it")
 
+    SLOW = ("_note", "_before_entry", "_text_of_entry", "_after_entry", "_after_forward_of", "_before_first_gradients",
+            "_text_of_effect", "_check_step", "_after_commit", "_note_settings", "_write_larger")
+
+    def joined_with_buffers(self):
+        """A job, and the list of the methods in Python that its steps have called."""
+        job = self.join(DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.BatchNorm1d(3))))
+        self.addCleanup(setattr, random._inst, "gauss_next", None)
+        random._inst.gauss_next = None
+        called = []
+
+        def counted(name):
+            method = getattr(job, name)
+
+            def call(*arguments):
+                called.append(name)
+                return method(*arguments)
+            return call
+
+        for name in self.SLOW:
+            setattr(job, name, counted(name))
+        return job, called
+
+    def make_step_with_a_call(self, job, batch=None):
+        self.make_step(torch.rand(4, 2) if batch is None else batch)
+        job._calls.value += 1  # as if there were another rank
+
+    def test_a_usual_step_needs_no_python(self):
+        import numpy.random  # which a program may load in the middle
+        job, called = self.joined_with_buffers()
+        settled = 5
+        for number, batch in enumerate(job.batches([(torch.rand(4, 2), 1) for _ in range(12)])):
+            if number == settled:
+                self.assertLess({"_before_entry", "_after_entry", "_text_of_effect", "_check_step", "_after_commit"}, set(called))
+                called.clear()
+            before = job._own.generators.now()
+            with job.step() as step:
+                for place, is_there in ((0, True), (1, False)):
+                    record = job._mirror.read(number % 2 * 2 + place, number)
+                    self.assertEqual(record is not None, is_there)
+                position, _, noted, restore = job._own.read(job._mirror.read(number % 2 * 2, number))
+                self.assertEqual((position, noted), ((0, 0, number), before), "no batch was drawn")
+                self.make_step_with_a_call(job, batch[0])
+                now = job._own.generators.now()
+                self.assertTrue(job._own.is_as_in(job._mirror.read(number % 2 * 2 + 1, number)))
+            self.assertTrue(step.committed)
+            self.assertEqual((job.committed, job._link._committed.value), (number + 1, number + 1))
+        self.assertEqual(called, [])
+        torch.rand(1), random.random(), numpy.random.rand()
+        weight = self.ddp.module[1].running_mean.clone()
+        self.ddp.module[1].running_mean.zero_()
+        position, _, noted, restore = job._own.read(job._mirror.read(number % 2 * 2 + 1, number))
+        restore()
+        self.assertEqual((position, noted), ((0, 0, number + 1), None))
+        self.assertEqual(job._own.generators.now(), now)
+        self.assertTrue(torch.equal(self.ddp.module[1].running_mean, weight))
+        self.assertEqual(self.heard(), [])
+
+    def test_what_is_not_usual_is_seen(self):
+        import numpy as np
+        usual = np.random.get_bit_generator()
+        self.addCleanup(np.random.set_bit_generator, usual)
+        norm = lambda: self.ddp.module[1]
+        group = lambda: self.optimizer.param_groups[0]
+        cases = [("lr", lambda: group().update(lr=0.05), {"_note_settings"}),
+                 ("another setting", lambda: group().update(more=1), {"_note_settings"}),
+                 ("larger settings", lambda: group().update(more="x" * 100_000), {"_note_settings", "_write_larger"}),
+                 ("a group", lambda: self.optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(1))]}),
+                  {"_note_settings"}),
+                 ("other groups", lambda: self.optimizer.load_state_dict(self.optimizer.state_dict()), {"_note_settings"}),
+                 ("a new buffer", lambda: setattr(norm(), "running_mean", norm().running_mean.clone()), {"_text_of_effect"}),
+                 ("other memory", lambda: setattr(norm().running_var, "data", torch.ones(3)), {"_text_of_effect"}),
+                 ("memory that is set", lambda: norm().running_var.set_(torch.ones(3)), {"_text_of_effect"}),
+                 ("half of a normal distribution", lambda: random.gauss(0, 1), {"_text_of_effect", "_note", "_text_of_entry"}),
+                 ("another generator", lambda: np.random.set_bit_generator(np.random.PCG64(3)),
+                  {"_text_of_effect", "_note", "_text_of_entry"})]
+        for words, change, expected in cases:
+            with self.subTest(words):
+                np.random.set_bit_generator(usual)
+                job, called = self.joined_with_buffers()
+                for number, _ in enumerate(job.batches([1] * 10)):
+                    with job.step():
+                        if number == 6:
+                            self.assertEqual(job._is_usual, True)
+                            called.clear()
+                            change()
+                            changed = norm().running_mean, norm().running_var
+                        self.make_step_with_a_call(job)
+                        record = job._mirror.read(number % 2 * 2 + 1, number)
+                        self.assertTrue(job._own.is_as_in(record))
+                    self.assertEqual(job._settings, job._shared.settings())
+                    if number == 7:
+                        self.assertLessEqual(expected, set(called))
+                self.assertTrue(all(its.numpy().tobytes() in record[1] for its in changed))
+                self.assertEqual(self.heard(), [])
+
+    def test_what_is_amiss_in_a_later_step(self):
+        from unittest import mock
+
+        def leave(job):
+            job._calls.value += 1
+
+        def make_no_call(job):
+            self.make_step(torch.rand(4, 2))
+            job._calls.value = job._calls_at_entry
+
+        for words, step in (("without its optimizer's step", leave), ("do not call each other in a step", make_no_call)):
+            with self.subTest(words), mock.patch.object(torch.distributed, "get_world_size", return_value=2):
+                job, _ = self.joined_with_buffers()
+                for number, _ in enumerate(job.batches([1] * 8)):
+                    with job.step():
+                        if number == 6:
+                            self.assertTrue(job._is_usual)
+                            step(job)
+                        else:
+                            self.make_step_with_a_call(job)
+                self.assert_said(words)
+                self.assertEqual(job.committed, 8)
+
+    def test_outputs_that_are_no_tensor(self):
+        class Two(torch.nn.Linear):
+            def forward(self, batch):
+                return {"first": super().forward(batch), "rest": [batch, 3]}
+
+        job = self.join(DistributedDataParallel(Two(2, 1)))
+        given = []
+        for number, _ in enumerate(job.batches([1] * 6)):
+            with job.step():
+                self.optimizer.zero_grad()
+                with torch.no_grad():
+                    self.ddp(torch.ones(1, 2))
+                self.ddp(torch.ones(1, 2))["first"].sum().backward()
+                given.append(job._has_given)
+                self.optimizer.step()
+        self.assertEqual(given, [True] * 6)
+        self.assertEqual(self.heard(), [])
+
+    def test_a_change_of_a_weight_is_seen(self):
+        job = self.join()
+        weight, bias = self.ddp.module.weight, self.ddp.module.bias
+        self.assertIsNotNone(job._version_blocks, "the counters are not where they are expected: a step costs more")
+        changes = [lambda: weight.add_(1), lambda: bias[0].mul_(2), lambda: torch.nn.init.zeros_(weight),
+                   lambda: weight.copy_(torch.ones(1, 2)), lambda: torch._foreach_add_([weight, bias], 1)]
+        for change in changes:
+            before = job._version_of_weights()
+            with torch.no_grad():
+                change()
+            self.assertGreater(job._version_of_weights(), before)
+            in_memory, blocks = job._version_of_weights(), job._version_blocks
+            job._version_blocks = None
+            self.assertEqual(job._version_of_weights(), in_memory)
+            job._version_blocks = blocks
+        weight.data = torch.zeros(1, 2)
+        self.assertEqual(job._version_of_weights(), weight._version + bias._version)
+
+    def test_copies_of_batches(self):
+        from ddprun import in_place
+        copy_of, versions = in_place.types.copy_of, in_place.types.versions
+        first, second = torch.ones(1), torch.ones(1)
+        batch = first, second
+        self.assertIs(copy_of(batch), batch)
+        batch = {"a": [first, (second, [3])], "b": 4}
+        copy = copy_of(batch)
+        self.assertEqual(copy, batch)
+        for place in (lambda of: of, lambda of: of["a"], lambda of: of["a"][1][1]):
+            self.assertIsNot(place(copy), place(batch))
+        self.assertIs(copy["a"][0], first)
+        before = versions(batch)
+        self.assertEqual(before, versions(copy))
+        second.add_(1)
+        self.assertNotEqual(versions(batch), before)
+        endless = []
+        endless.append(endless)
+        for function in (copy_of, versions):
+            self.assertRaises(RecursionError, function, endless)
+
     def test_without_ddprun(self):
         from unittest import mock
         with mock.patch.dict(os.environ):
@@ -727,13 +903,13 @@ class RandomNumbers(unittest.TestCase):
         self.assertEqual(own.generators.asked()[0], "tpn")
         np.random.set_bit_generator(np.random.PCG64(3))
         self.assertEqual(own.generators.asked()[0], "tp")
-        text, _ = own.effect((1, 2))
+        text = struct.pack("=qqq", 3, 4, 5) + own.effect_text((1, 2))
         copied = b"".join(ctypes.string_at(*each) for each in (*own.generators.pieces, *own.buffers.blocks()))
         expected = np.random.randn(3).tolist(), torch.rand(1)
         own._parts["array"].value[:] = 7
-        more, before, _, restore = own.read((text, copied))
+        position, more, before, restore = own.read((text, copied))
         restore()
-        self.assertEqual((more, before), ((1, 2), None))
+        self.assertEqual((position, more, before), ((3, 4, 5), (1, 2), None))
         self.assertEqual((np.random.randn(3).tolist(), torch.rand(1)), expected)
         self.assertEqual(own._parts["array"].value.tolist(), [0, 1, 2])
 

@@ -109,16 +109,14 @@ class Batches:
                 pass
 
     def __iter__(self):
-        return self
+        return self if self._processes > 0 else self._batches
 
     def __next__(self):
         batch = next(self._batches)
-        if self._processes > 0:
-            if batch.generators is not None:
-                self.states[self._given % self._processes] = batch.generators
-            batch = batch.batch
+        if batch.generators is not None:
+            self.states[self._given % self._processes] = batch.generators
         self._given += 1
-        return batch
+        return batch.batch
 
 
 @contextlib.contextmanager
@@ -177,24 +175,3 @@ def generators_of(loader):
         if isinstance(generator, torch.Generator) and not any(generator is other for other in found):
             found.append(generator)
     return found
-
-
-def copy_of(batch):
-    """Its containers anew, with the same tensors: a step that puts another one into a list does not change the batch."""
-    kind = type(batch)
-    if kind is list or kind is tuple:
-        return kind([each if type(each) is torch.Tensor else copy_of(each) for each in batch])
-    if kind is dict:
-        return {key: each if type(each) is torch.Tensor else copy_of(each) for key, each in batch.items()}
-    return batch
-
-
-def versions(batch):
-    """Change when a tensor of the batch is written into."""
-    if isinstance(batch, torch.Tensor):
-        return batch._version
-    if isinstance(batch, dict):
-        batch = batch.values()
-    elif not isinstance(batch, (list, tuple)):
-        return None
-    return [each._version if type(each) is torch.Tensor else versions(each) for each in batch]

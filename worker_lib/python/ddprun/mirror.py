@@ -4,8 +4,7 @@ can go on from there. The agent keeps its descriptor, and never looks into it.
 Each record has a number and is whole or not there: its turn is odd while it is written. A process that is killed has made
 all stores before the one it was killed at, so nothing else is needed to see that. One writer, one thread.
 
-A record is a text and blocks of memory, written in C: between two steps of a training nothing of the interpreter is in the
-processor's caches, and the same in Python takes 50 microseconds."""
+A record is a text and blocks of memory, written in C (ddprun.in_place)."""
 
 import ctypes
 import fcntl
@@ -13,7 +12,9 @@ import mmap
 import os
 import struct
 
-_MAGIC = 0x32524D5250444400  # "\0DDPRMR2" in memory
+from ddprun import in_place
+
+_MAGIC = 0x33524D5250444400  # "\0DDPRMR3" in memory
 _HEADER = struct.Struct("=QQQ")  # magic, places, bytes of each
 _HEADER_BYTES = 64
 _HEAD = struct.Struct("=QqQ")  # turn, number, size
@@ -21,45 +22,6 @@ _HEAD_BYTES = 64
 _TEXT_SIZE = struct.Struct("=Q")
 _SEAL = getattr(fcntl, "F_ADD_SEALS", 1033)
 _SEALS = 1 | 2 | 4  # no other seals, no shrinking, no growing
-
-# Of the library that the agent's hooks have loaded (worker_lib/c10d/in_place_module.cpp); None: these are of another version.
-_library = ctypes.PyDLL(None)
-_write_record = getattr(_library, "ddprun_write_record", None)
-copy_blocks = getattr(_library, "ddprun_copy_blocks", None)
-gloo_calls = getattr(_library, "ddprun_gloo_calls", None)
-is_possible = None not in (_write_record, copy_blocks, gloo_calls)
-if is_possible:
-    _write_record.argtypes = (ctypes.c_void_p, ctypes.c_uint64, ctypes.c_int64, ctypes.c_char_p, ctypes.c_uint64, ctypes.c_void_p)
-    copy_blocks.argtypes = (ctypes.c_void_p, ctypes.c_void_p)
-    copy_blocks.restype = None
-    gloo_calls.restype = ctypes.POINTER(ctypes.c_uint64)
-
-
-class _Block(ctypes.Structure):
-    _fields_ = [("address", ctypes.c_void_p), ("size", ctypes.c_uint64)]
-
-
-class _Blocks(ctypes.Structure):
-    _fields_ = [("first", ctypes.c_void_p), ("count", ctypes.c_uint64)]
-
-
-class Blocks:
-    """Memory that is copied into records: pairs of address and size."""
-
-    def __init__(self, blocks):
-        self.size = sum(size for _, size in blocks)
-        self._all = (_Block * len(blocks))(*blocks)
-        self._parts = []
-
-    def part(self, begin, end=None):
-        """Some of them, as Mirror.write() and copy_blocks() take them, as long as this object lives."""
-        first, count = ctypes.addressof(self._all) + begin * ctypes.sizeof(_Block), len(self._all[begin:end])
-        self._parts.append(_Blocks(first, count))
-        return ctypes.addressof(self._parts[-1])
-
-
-_none = Blocks([])
-NO_BLOCKS = _none.part(0)
 
 
 class Mirror:
@@ -88,14 +50,14 @@ class Mirror:
     def __init__(self, descriptor, places, size):
         self.descriptor, self.places, self.size = descriptor, places, size
         self._memory = mmap.mmap(descriptor, _HEADER_BYTES + places * (_HEAD_BYTES + size))
-        self._base = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
+        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
 
     def _at(self, place):
         return _HEADER_BYTES + place * (_HEAD_BYTES + self.size)
 
     def write(self, place, number, text, blocks):
-        """False: there is no room for it. `blocks` is what Blocks.part() returns."""
-        return _write_record(self._base, place, number, text, len(text), blocks) != 0
+        """False: there is no room for it. `blocks` is an in_place.types.Blocks."""
+        return in_place.types.write_record(self.address, place, number, text, blocks)
 
     def read(self, place, number):
         """(text, the contents of the blocks); None: it was not written, or not whole."""

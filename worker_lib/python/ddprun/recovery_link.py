@@ -43,12 +43,31 @@ class RecoveryLink:
 
     def __init__(self, link):
         self._page, self._socket = link.page, link.socket
-        self._numbers = memoryview(link.page).cast("q")
         self._words = memoryview(link.page).cast("I")
+        self._committed = ctypes.c_int64.from_buffer(link.page, _COMMITTED_AT)  # keeps the page mapped
         self._has_told_commit = True
         self._changed = threading.Condition()
-        self.wanted = 0  # the newest generation that the agent has named
+        self._wanted = ctypes.c_int64()
         self.is_broken = False  # and is not made anew
+
+    @property
+    def wanted(self):
+        """The newest generation that the agent has named."""
+        return self._wanted.value
+
+    @wanted.setter
+    def wanted(self, generation):
+        self._wanted.value = generation
+
+    # Where StepPath (ddprun.in_place) reads the one and writes the other, each an int64, as long as this object lives.
+
+    @property
+    def wanted_at(self):
+        return ctypes.addressof(self._wanted)
+
+    @property
+    def committed_at(self):
+        return ctypes.addressof(self._committed)
 
     # ---- to the agent
 
@@ -94,8 +113,11 @@ class RecoveryLink:
         self._say(_REGROUPED, generation)
         self._has_told_commit = False
 
-    def committed(self, steps, generation):
-        self._numbers[_COMMITTED_AT // 8] = steps
+    def committed(self, steps):
+        self._committed.value = steps
+
+    def tell_commit(self, generation):
+        """Of the first step of a generation."""
         if generation > 0 and not self._has_told_commit:
             self._has_told_commit = True
             self._say(_COMMITTED, generation)

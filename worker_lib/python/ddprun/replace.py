@@ -13,12 +13,9 @@ because each step waits for all. A rank that is behind is given the outcome of t
 | effect of a step     | when the model's gradients begin to be there | what only this rank has, as it is after the step |
 """
 
-import collections
 import json
-import operator
 import os
 import pickle
-import struct
 import sys
 import threading
 
@@ -26,9 +23,9 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from ddprun import loading, mirror
+from ddprun import in_place, loading, mirror
 from ddprun.recovery_link import RecoveryLink
-from ddprun.worker_state import OwnState, SharedState, layout_of, make_reducer_again
+from ddprun.worker_state import OwnState, SharedState, Versions, layout_of, make_reducer_again
 
 # From the failure of a call until the agent says what becomes of the round.
 _NEWS_LIMIT_S = 30
@@ -36,7 +33,6 @@ _NEWS_LIMIT_S = 30
 _OFFERS_AFTER = 2
 _PLACES = 6  # of the mirror: entry and effect of an even and of an odd step, two begins
 _MIRROR_BYTES_MIN = 32768
-_OWN_HOOK = -1  # handles count from 0
 
 
 class CannotRecover(RuntimeError):
@@ -74,11 +70,6 @@ class _CountedStep:
         return False
 
 
-_NONE_IS_LEFT = object()
-_NO_STATES = {}
-_version_of = operator.attrgetter("_version")
-
-
 def _batches(loader, per_step):
     return loader if per_step is None else _chunks(iter(loader), per_step)
 
@@ -100,8 +91,8 @@ def join(model, optimizer, scheduler, scaler, sampler, parts):
     if link is None:
         return Alone()
     schedulers = list(scheduler) if isinstance(scheduler, (list, tuple)) else [scheduler] if scheduler is not None else []
-    why = None if mirror.is_possible else "its package ddprun is of another version than the ddprun that has started it"
-    why = why or _why_not(model, optimizer, schedulers, parts) or groups.why_not(next(model.parameters()).device.type)
+    why = in_place.why_not or _why_not(model, optimizer, schedulers, parts)
+    why = why or groups.why_not(next(model.parameters()).device.type)
     job = Job(groups, link, model, optimizer, schedulers, scaler, sampler, parts) if why is None else None
     if job is None or not job.begin():
         if why is not None:
@@ -144,28 +135,6 @@ def _why_not(ddp, optimizer, schedulers, parts):
     return None
 
 
-class _Step:
-    """What job.step() returns."""
-
-    def __init__(self, job):
-        self._job = job
-        self.committed = False  # after the block: false if the step is made again
-
-    def __enter__(self):
-        self.committed = False
-        self._job._enter()
-        return self
-
-    def __exit__(self, kind, error, trace):
-        if kind is None:
-            self._job._leave()
-            self.committed = True
-            return False
-        is_mended = self._job._fail(error)
-        self.committed = is_mended and not self._job._again
-        return is_mended
-
-
 class _Resume:
     """Where a process that has taken a rank's place begins."""
 
@@ -177,38 +146,35 @@ class _Resume:
         self.is_in_step = is_in_step
 
 
-class Job:
+class Job(in_place.types.StepPath if in_place.types is not None else object):
+    """Has step(), and of what a step does all that is usual, from StepPath, which says when it calls the methods here."""
+
     def __init__(self, groups, link, ddp, optimizer, schedulers, scaler, sampler, parts):
         self._groups, self._link, self._ddp, self._optimizer = groups, link, ddp, optimizer
         self._scaler, self._sampler = scaler, sampler
         device = next(ddp.parameters()).device
         self._own = OwnState(ddp.module, device if device.type == "cuda" else None, parts)
-        self._parameters = list(ddp.parameters())
+        self._parameters = tuple(ddp.parameters())
+        self._versions = Versions(self._parameters)
+        self._version_blocks = self._versions.blocks
         self._shared = SharedState(self._parameters, optimizer, schedulers, scaler)
-        self._schedulers = schedulers
+        self._schedulers, self._ddp_attributes = schedulers, vars(ddp)
         self._trained = [each.requires_grad for each in self._parameters]
-        self._weights_at_entry = 0  # the sum of their versions
-        self._step, self._counted_step = _Step(self), _CountedStep(self)
+        self._counted_step = _CountedStep(self)
         self.refused = None
-        self._is_off = self._is_offered = False
-        self.committed = 0
-        self._generation = 0
+        self._is_offered = False
+        self._wanted_at, self._committed_at, self._noted_at = link.wanted_at, link.committed_at, self._own.noted_at
         self._lacks_state = False  # of model and optimizer: it has taken a place
         self._is_torn = False  # its own is half another rank's
-        self._is_in_step = self._has_stepped = self._again = self._has_given = False
-        self._has_gradients = self._was_ended = False
-        self._gives_buffers = True  # whether the first forward of this step gives the model's buffers to all ranks
         self._mirror = None
         self._resume = None
         self._layout = None  # of DDP's buckets, since the last generation
+        self._first_gradients_of = None  # the step in which it has looked for them last
         self._settings = b""  # as they were when the last step was committed
-        self._epoch, self._loop, self._steps, self._has_epochs = 0, 0, 0, False
-        self._of_processes = {}  # the generators of the loader's, before the batches of the next step were loaded
+        self._has_epochs = False
+        self._of_processes = {}
         self._begins = 0  # loops over batches that this rank has begun
-        self._calls = mirror.gloo_calls().contents
-        self._calls_at_commit = 0  # or at join()
-        self._calls_at_entry = 0
-        self._between = 0  # calls between the last step and this one
+        self._calls = in_place.gloo_calls()
 
     # ---- join
 
@@ -235,15 +201,19 @@ class Job:
         except Exception as error:  # of the program's classes
             return self._refuse(f"the state of what join() was given cannot be pickled ({type(error).__name__}: {error})")
         self._calls_at_commit = self._calls.value
-        self._mirror = mirror.Mirror.make(_PLACES, max(2 * self._own.size, _MIRROR_BYTES_MIN))
+        self._take_mirror(mirror.Mirror.make(_PLACES, max(2 * self._own.size, _MIRROR_BYTES_MIN)))
         return True
+
+    def _take_mirror(self, its):
+        self._mirror_at = 0 if its is None else its.address
+        self._mirror = its
 
     def _take_place(self):
         _warm_up(next(self._ddp.parameters()).device)
         place = self._link.await_place()
         os.environ.pop("DDPRUN_PREPARED")
         self._groups.take_place()
-        self._mirror = mirror.Mirror.open(place.mirror)
+        self._take_mirror(mirror.Mirror.open(place.mirror))
         if self._mirror is None:
             raise CannotRecover("what was handed over is not the mirror of a worker")
         self._lacks_state = True
@@ -296,27 +266,10 @@ class Job:
             return
         self._steps = resume.steps if resume is not None else 0
         batches = self._begin_loop(loader, resume, per_step or 1)
-        chunks = batches if per_step is None else _chunks(batches, per_step)
+        self._states = batches.states
+        batches = iter(batches)
         try:
-            while True:
-                if not self._is_off:
-                    self._own.note_generators()
-                    self._of_processes = dict(batches.states) if batches.states else _NO_STATES
-                batch = next(chunks, _NONE_IS_LEFT)
-                if batch is _NONE_IS_LEFT:
-                    break
-                written, done = loading.versions(batch), self.committed
-                while True:
-                    yield loading.copy_of(batch)
-                    if not self._again:
-                        break
-                    self._again = False
-                    if loading.versions(batch) != written:
-                        self._refuse("a batch cannot be given again: the step writes into it")
-                        raise CannotRecover(self.refused)
-                if self.committed != done + 1 and not self._is_off:
-                    self._refuse(f"its loop makes {self.committed - done} steps with one batch: one job.step() is for each")
-                self._steps += 1
+            yield from self._given(batches if per_step is None else _chunks(batches, per_step))
         except GeneratorExit:
             if not self._is_off and self._is_offered:
                 self._refuse("its loop over batches was left by break, return or an exception")
@@ -325,6 +278,24 @@ class Job:
         if not self._has_epochs:
             self._withdraw()
 
+    def _refuse_batch(self):
+        self._refuse("a batch cannot be given again: the step writes into it")
+        raise CannotRecover(self.refused)
+
+    def _refuse_steps(self, number):
+        self._refuse(f"its loop makes {number} steps with one batch: one job.step() is for each")
+
+    def _note(self):
+        self._own.note_generators()
+        self._has_noted = False  # as usual
+        self._take_layout()
+
+    def _take_layout(self):
+        own = self._own
+        self._generators_seen, self._buffers_seen = own.generators_seen(), own.buffers.seen
+        self._generator_blocks, self._entry_blocks, self._effect_blocks = (
+            own.generator_blocks, own.entry_blocks, own.effect_blocks)
+
     def _begin_loop(self, loader, resume, batches_per_step):
         """The loader's iterator, with what it drew its order from noted, or put back."""
         number, generators = self._epoch << 20 | self._loop, self._own.generators
@@ -332,9 +303,10 @@ class Job:
             self._begins += 1
             states = [generator.get_state() for generator in loading.generators_of(loader)]
             text = pickle.dumps((generators.now(), states, self._begins, _state_of_sampler(self._sampler)))
-            self._write(4 + self._begins % 2, number, text, mirror.NO_BLOCKS)
-            self._batches = loading.Batches(loader)
-            return self._batches
+            place, blocks = 4 + self._begins % 2, in_place.types.Blocks([])
+            if not self._mirror.write(place, number, text, blocks):
+                self._write_larger(place, number, text, blocks)
+            return loading.Batches(loader)
         record = self._mirror.read(4, number) or self._mirror.read(5, number)
         if record is None:
             raise CannotRecover("the worker whose place this is has not noted how its loop over batches began")
@@ -343,34 +315,26 @@ class Job:
         for generator, state in zip(loading.generators_of(loader), of_loader):
             generator.set_state(state)
         _set_sampler(self._sampler, of_sampler)
-        self._batches = loading.Batches(loader, resume.steps * batches_per_step, resume.of_processes)
+        batches = loading.Batches(loader, resume.steps * batches_per_step, resume.of_processes)
         if resume.is_in_step:
             generators.restore(resume.before)
         else:
             resume.restore()
             self._resume = None
-        return self._batches
+        return batches
 
     # ---- a step
-
-    def step(self):
-        """The block is one step of the optimizer, which is made again if a rank dies in it."""
-        return self._step if not self._is_off else self._counted_step
-
-    def _write(self, place, number, text, blocks):
-        if not self._mirror.write(place, number, text, blocks):
-            self._write_larger(place, number, text, blocks)
 
     def _write_larger(self, place, number, text, blocks):
         larger = mirror.Mirror.make(_PLACES, 2 * (self._own.size + len(text)))
         larger.copy_from(self._mirror)
-        self._mirror = larger
+        self._take_mirror(larger)
         if self._is_offered:
             self._link.send_mirror(larger.descriptor)
         larger.write(place, number, text, blocks)
 
-    def _enter(self):
-        self._between = self._calls.value - self._calls_at_commit
+    def _before_entry(self):
+        """Its step is not as usual: it is not offered yet, or begins a generation."""
         if self._between > 0 and self.committed == 0:
             self._refuse("its ranks call each other between join() and the first step")
             return
@@ -379,63 +343,53 @@ class Job:
         if self._resume is not None:
             resume, self._resume = self._resume, None
             resume.restore()
-        offers = not self._is_offered and self.committed >= _OFFERS_AFTER
-        if offers:
+        if self._is_due():
             self._listen()
-        more = self._epoch, self._loop, self._steps, self._of_processes, self._shared.settings()
-        self._write(self.committed % 2 * 2, self.committed, *self._own.at_entry(more))
-        if offers:
+
+    def _is_due(self):
+        return not self._is_offered and self.committed >= _OFFERS_AFTER
+
+    def _after_entry(self):
+        if self._is_due():
             self._link.offer(self._mirror.descriptor)
             self._is_offered = True
-        self._gives_buffers = self._ddp.require_forward_param_sync
-        self._weights_at_entry = self._version_of_weights()
-        self._calls_at_entry = self._calls.value
-        self._has_stepped = self._has_given = self._has_gradients = self._was_ended = False
-        self._is_in_step = True
 
-    def _version_of_weights(self):
-        return sum(map(_version_of, self._parameters))
+    def _text_of_entry(self):
+        settings = self._shared.settings()
+        text = self._own.entry_text((self._of_processes, settings))
+        self._settings_seen = self._shared.seen()
+        self._take_layout()
+        self._entry_text = text if not self._of_processes and self._own.is_text_the_same(with_noted=True) else None
+        return text
 
-    def _after_forward(self, module, arguments, output):
-        if not self._is_in_step or not torch.is_grad_enabled():
+    def _text_of_effect(self):
+        text = self._own.effect_text(self._states)
+        self._take_layout()
+        self._effect_text = text if not self._states and self._own.is_text_the_same(with_noted=False) else None
+        return text
+
+    def _after_forward_of(self, output):
+        """Of no tensor, or of one without a gradient."""
+        if not torch.is_grad_enabled():
             return
         self._has_given = False
         for each in (output,) if isinstance(output, torch.Tensor) else torch.utils._pytree.tree_leaves(output):
             if isinstance(each, torch.Tensor) and each.requires_grad:
-                _register(each, self._before_gradients)
+                self._hook(each)
 
-    # Before the first of them is given to the other ranks.
-    def _before_gradients(self, _):
-        if self._has_given or not self._is_in_step or self._is_off:
-            return
-        if self._link.wanted > self._generation and not self._has_stepped:
-            self._was_ended = True
-            raise ConnectionError("a rank was lost in this step, which is made again")  # without its rest
-        if self.committed < _OFFERS_AFTER and not self._has_gradients:
-            self._has_gradients = True
+    def _before_first_gradients(self):
+        if self.committed < _OFFERS_AFTER and self._first_gradients_of != self.committed:
+            self._first_gradients_of = self.committed
             if any(each.grad is not None and not each.grad.is_sparse and each.grad.any() for each in self._parameters):
                 self._refuse("it keeps gradients from one step to the next")
-                return
-        self._has_given = True
-        more = self._epoch, self._loop, self._steps + 1, self._batches.states
-        self._write(self.committed % 2 * 2 + 1, self.committed, *self._own.effect(more))
 
-    def _after_step(self, *_):
-        self._has_stepped = True
-
-    def _leave(self):
-        if self._is_in_step and not self._is_off:
-            why = self._why_not_commit()
-            if why is not None:
-                self._refuse(why)
-        self._is_in_step = False
-        if self._is_off:
-            self.committed += 1
-            if self._was_ended:
-                raise CannotRecover(self.refused)
-            return
-        self._commit()
-        self._settings = self._shared.settings()
+    def _check_step(self):
+        """Before it is committed, if it is not as usual."""
+        why = self._why_not_commit()
+        if why is not None:
+            self._refuse(why)
+        if self._is_off and self._was_ended:
+            raise CannotRecover(self.refused)
 
     def _why_not_commit(self):
         if self._was_ended:
@@ -450,12 +404,15 @@ class Job:
                 return "random numbers are drawn, or buffers or parts are changed, after its backward() has begun"
         return None
 
-    def _commit(self):
-        self.committed += 1
-        self._link.committed(self.committed, self._generation)
-        self._calls_at_commit = self._calls.value
+    def _after_commit(self):
+        self._link.tell_commit(self._generation)
         if self._groups.old:
             self._groups.forget_old()
+        self._is_usual = self._is_offered and not self._groups.old and self._resume is None
+
+    def _note_settings(self):
+        self._settings = self._shared.settings()
+        self._settings_seen, self._entry_text = self._shared.seen(), None
 
     def _fail(self, error):
         """True: the group is made again, and the error forgotten."""
@@ -476,9 +433,9 @@ class Job:
             return False
         if not self._recover(error):
             self._again = True
-            (*_, settings), _, _, restore = self._own.read(self._mirror.read(self.committed % 2 * 2, self.committed))
+            _, (_, settings), _, restore = self._own.read(self._mirror.read(self.committed % 2 * 2, self.committed))
             if settings != self._shared.settings():
-                self._shared.set(settings)
+                self._set(settings)
             restore()
             self._shared.forget_unscaled()
         return True
@@ -502,8 +459,8 @@ class Job:
                 if not self._link.await_news(wanted, _NEWS_LIMIT_S):
                     self._withdraw()
                     raise error or failure
-        self._generation = wanted
-        self._link.committed(self.committed, 0)
+        self._generation, self._is_usual = wanted, False
+        self._link.committed(self.committed)
         self._link.regrouped(wanted)
         return was_given_step
 
@@ -538,7 +495,7 @@ class Job:
         self._shared.give(group, source, [rank for rank, each in enumerate(told) if not each[0] or each[1] < committed])
         if needs:
             self._settings = settings
-            self._shared.set(settings)
+            self._set(settings)
         make_reducer_again(self._ddp, group, self._layout, have_gradients)
         # As the last step left it: a step that is made again may have been left between two backwards of which one gives nothing.
         self._ddp.require_forward_param_sync = gives_buffers
@@ -551,6 +508,10 @@ class Job:
             self.committed = committed
         self._lacks_state = self._is_torn = False
         return is_behind
+
+    def _set(self, settings):
+        self._settings_seen = None
+        self._shared.set(settings)
 
     def _description(self, in_step):
         """Pickled: buckets, which parameters have gradients, settings, the form of the optimizer's state, whether the next
@@ -565,7 +526,7 @@ class Job:
         def all_of(settings, restore):
             """After what the program does on its way there: it may move a scheduler, or put modules into a mode."""
             def restore_all():
-                self._shared.set(settings)
+                self._set(settings)
                 for module, trains in zip(self._ddp.modules(), modes):
                     module.training = trains
                 restore()
@@ -573,25 +534,15 @@ class Job:
 
         own, record = self._own, self._mirror.read(committed % 2 * 2, committed)
         if record is not None:
-            (*position, of_processes, settings), before, _, restore = own.read(record)
+            position, (of_processes, settings), before, restore = own.read(record)
             return _Resume(position, before, of_processes, all_of(settings, restore), is_in_step=True)
         record = self._mirror.read((committed - 1) % 2 * 2 + 1, committed - 1)
         if record is None:
             raise CannotRecover(f"the worker whose place this is has left no whole state of step {committed}")
         if calls_between > 0:
             raise CannotRecover("a rank was lost between two steps, between which the ranks call each other")
-        (*position, of_processes), _, _, restore = own.read(record)
+        position, of_processes, _, restore = own.read(record)
         return _Resume(position, None, of_processes, all_of(self._settings, restore), is_in_step=False)
-
-
-def _register(tensor, hook):
-    """tensor.register_hook() without a handle to remove it again, which takes twice as long as the rest."""
-    made_by = tensor.grad_fn
-    if tensor._backward_hooks is None and hasattr(made_by, "_register_hook_dict"):
-        tensor._backward_hooks = collections.OrderedDict({_OWN_HOOK: hook})
-        made_by._register_hook_dict(tensor)
-    else:
-        tensor.register_hook(hook)
 
 
 def _is_of_connection(error):

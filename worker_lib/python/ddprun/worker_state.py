@@ -12,7 +12,7 @@ import sys
 import torch
 import torch.distributed as dist
 
-from ddprun.mirror import Blocks, copy_blocks
+from ddprun import in_place
 
 _MERSENNE_BYTES = 2500
 # PyTorch's generator in memory: seed, left, seeded, next, 624 words of 32 bits, two numbers of a normal distribution that are
@@ -20,6 +20,10 @@ _MERSENNE_BYTES = 2500
 _TORCH_BEFORE_WORDS, _TORCH_AFTER_WORDS = 20, 28
 _TORCH_BYTES = _TORCH_BEFORE_WORDS + 624 * 4 + _TORCH_AFTER_WORDS
 _NUMPY_GAUSS_BYTES = 16  # whether a number of a normal distribution is left over, and that number
+_POSITION = struct.Struct("=qqq")  # epoch, loop and steps, with which StepPath (ddprun.in_place) begins a record's text
+# A tensor in memory (c10::TensorImpl): counters of references, then what is seen of it: its storage, sizes, strides, offset.
+_TENSOR_SEARCHED_BYTES, _TENSOR_SEEN_BYTES = 32, 144
+_STORAGE_SEARCHED_BYTES = 32  # c10::StorageImpl: counters, then where its bytes are
 _PIECE_BYTES = 25 << 20  # of what a broadcast copies
 
 
@@ -37,7 +41,7 @@ class Generators:
         self._of_gpu = torch.cuda.default_generators[gpu.index] if gpu is not None else None
         self._torch = torch.default_generator
         self._numpy = self._numpys = None  # its generator, when it is there, and where that has its words
-        self._found = {}
+        self._found, self._asked = {}, None
         self._find("t", _memory_of_torch(self._torch))
         self._find("p", _memory_of_python())
 
@@ -52,6 +56,7 @@ class Generators:
         expected = {"t", "p"} | ({"n"} if self._numpy is not None else set())
         is_all = self._of_gpu is None and expected == set(letters)
         self._usual = (letters, None, None, None, None, b"") if is_all else None
+        self._seen = None
 
     def asked(self):
         """The first half of their state now; the second is what lies in `pieces` then."""
@@ -61,7 +66,8 @@ class Generators:
             self._numpys = self._numpy._bit_generator  # which keeps its memory
             self._find("n", _memory_of_numpy(self._numpy))
         left_over = _PYTHON.gauss_next
-        return self._usual if left_over is None and self._usual is not None else self._ask(left_over)
+        self._asked = self._usual if left_over is None and self._usual is not None else self._ask(left_over)
+        return self._asked
 
     def _ask(self, left_over):
         found = self._found
@@ -69,6 +75,20 @@ class Generators:
                 None if "p" in found else random.getstate(),
                 None if "n" in found or self._numpy is None else pickle.dumps(self._numpy.get_state(legacy=False)),
                 self._of_gpu.get_state().numpy().tobytes() if self._of_gpu is not None else b"")  # sixteen, of the CPU
+
+    def seen(self):
+        """What holds as long as asked() returns the same as it did last; none: it asks one of them each time."""
+        if self._usual is None or self._asked is not self._usual:
+            return None
+        if self._seen is None:
+            types = in_place.types
+            if self._numpy is None:
+                of_numpy = [(types.ABSENT, sys.modules, "numpy.random", None)]
+            else:
+                of_numpy = _word_of(self._numpy, id(self._numpy), type(self._numpy).__basicsize__, id(self._numpys)) or [
+                    (types.ATTRIBUTE, self._numpy, "_bit_generator", self._numpys)]
+            self._seen = types.Seen([(types.ITEM, vars(_PYTHON), "gauss_next", None), *of_numpy])
+        return self._seen
 
     def now(self):
         """Their state."""
@@ -145,6 +165,70 @@ def _memory_of_numpy(generator):
     return []
 
 
+def _word_of(owner, address, size, word):
+    """A condition of in_place.types.Seen: that this word is where it is found in this memory, which `owner` keeps; empty: it
+    is not there."""
+    expected = struct.pack("=Q", word)
+    at = ctypes.string_at(address, size).find(expected)
+    return [(in_place.types.MEMORY, owner, address + at, expected)] if at >= 0 and at % 8 == 0 else []
+
+
+def _where_it_is(tensor):
+    """Likewise, that the tensor has the memory that it has now; empty: its parts are not where they are expected."""
+    storage = tensor.untyped_storage()
+    of_object = _word_of(tensor, id(tensor), type(tensor).__basicsize__, tensor._cdata)
+    of_tensor = _word_of(tensor, tensor._cdata, _TENSOR_SEARCHED_BYTES, storage._cdata)
+    of_storage = _word_of(storage, storage._cdata, _STORAGE_SEARCHED_BYTES, storage.data_ptr())
+    if not (of_object and of_tensor and of_storage):
+        return []
+    [(kind, owner, address, _)] = of_tensor
+    return [*of_object, (kind, owner, address, ctypes.string_at(address, _TENSOR_SEEN_BYTES)), *of_storage]
+
+
+class Versions:
+    """The numbers that in-place changes of tensors make larger (tensor._version), as they lie in memory: a step of a model
+    that has a thousand parameters would take as long for asking them as for all the rest.
+
+    `blocks` has all of them, for StepPath; none: they are not where they are expected, and are asked."""
+
+    def __init__(self, tensors):
+        self.blocks = None
+        if not tensors:
+            return
+        self._shared = [each.detach() for each in tensors]  # has the same counter, which lives as long as one of them
+        offset, at = self._offset_of_pointer(), self._offset_in_counter()
+        if offset is None or at is None:
+            return
+        blocks = []
+        for each in tensors:
+            [counter] = struct.unpack("=Q", ctypes.string_at(each._cdata + offset, 8))
+            blocks.append((counter + at, 4))
+        self.blocks = in_place.types.Blocks(blocks)
+
+    @staticmethod
+    def _offset_of_pointer():
+        """Of a tensor's pointer to its counter: what it shares with what is detached of it, beside its storage."""
+        tensor, other = torch.zeros(1), torch.zeros(1)
+        shared, storage = tensor.detach(), struct.pack("=Q", tensor.untyped_storage()._cdata)
+        words = [[ctypes.string_at(each._cdata + at, 8) for at in range(8, _TENSOR_SEEN_BYTES, 8)]
+                 for each in (tensor, shared, other)]
+        found = [number for number, (its, same, others) in enumerate(zip(*words)) if its == same != others and its != storage]
+        return 8 + 8 * found[0] if len(found) == 1 else None
+
+    @classmethod
+    def _offset_in_counter(cls):
+        tensor, offset, found = torch.zeros(1), cls._offset_of_pointer(), []
+        if offset is None:
+            return None
+        for _ in range(3):
+            [counter] = struct.unpack("=Q", ctypes.string_at(tensor._cdata + offset, 8))
+            numbers = struct.unpack("=7I", ctypes.string_at(counter, 28))
+            found.append({at for at, number in enumerate(numbers) if number == tensor._version})
+            tensor.zero_()
+        found = set.intersection(*found)
+        return 4 * found.pop() if len(found) == 1 else None
+
+
 class Buffers:
     """The buffers of a module. Those of rank 0 are everybody's before a forward, if DDP is told so; those that the other
     ranks make of them are their own."""
@@ -152,11 +236,14 @@ class Buffers:
     def __init__(self, module):
         self._places = [(each._buffers, name) for each in module.modules() for name, buffer in each._buffers.items()
                         if buffer is not None]
+        self._of_modules = [each._buffers for each in module.modules() if each._buffers]
         self._sizes = [buffers[name].nbytes for buffers, name in self._places]
         self.size = sum(self._sizes)
         devices = {buffers[name].device for buffers, name in self._places}
         self._is_on_gpu = any(each.type != "cpu" for each in devices)
         self._is_on_one = len(devices) <= 1
+        self._addresses = None
+        self.seen = None  # what holds as long as they are where the last blocks() has found them; none: they are asked
 
     def why_not(self):
         for buffers, name in self._places:
@@ -169,15 +256,23 @@ class Buffers:
 
     def have_moved(self):
         """Since the last blocks()."""
-        return self._is_on_gpu or [buffers[name].data_ptr() for buffers, name in self._places] != self._addresses
+        if self.seen is not None:
+            return not self.seen.is_so()
+        return self._is_on_gpu or [each.data_ptr() for each in self._tensors()] != self._addresses
 
     def blocks(self):
         """Pairs of address and size, valid until the next call. From a GPU they come with one copy, and so one wait."""
+        self.seen = None
         if self._is_on_gpu:
             with torch.no_grad():
                 self._held = torch.cat([each.view(-1).view(torch.uint8) for each in self._tensors()]).cpu()
             return [(self._held.data_ptr(), self.size)]
-        self._addresses = [each.data_ptr() for each in self._tensors()]
+        tensors, types = self._tensors(), in_place.types
+        self._addresses = [each.data_ptr() for each in tensors]
+        conditions = [_where_it_is(each) for each in tensors]
+        if all(conditions):
+            of_modules = [(types.VALUES, buffers, None, tuple(buffers.values())) for buffers in self._of_modules]
+            self.seen = types.Seen([*of_modules, *(each for its in conditions for each in its)])
         return list(zip(self._addresses, self._sizes))
 
     def restore(self, data):
@@ -192,14 +287,16 @@ class OwnState:
     def __init__(self, module, gpu, parts):
         self.generators, self.buffers, self._parts = Generators(gpu), Buffers(module), parts
         self._before = ctypes.create_string_buffer(Generators.BYTES_MAX)
-        self._asked_before = self._pieces = None
+        self.noted_at = ctypes.addressof(self._before)
+        self._asked_before = self._asked = self._pieces = None
         self._before_bytes = 0
 
     def _lay_out(self, before_bytes):
         self._before_bytes, self._pieces = before_bytes, self.generators.pieces
-        self._blocks = Blocks([(ctypes.addressof(self._before), before_bytes), *self._pieces, *self.buffers.blocks()])
-        self._of_entry, self._of_effect = self._blocks.part(0), self._blocks.part(1)
-        self._of_generators = self._blocks.part(1, 1 + len(self._pieces))
+        of_effect = [*self._pieces, *self.buffers.blocks()]
+        self.entry_blocks = in_place.types.Blocks([(self.noted_at, before_bytes), *of_effect])
+        self.effect_blocks = in_place.types.Blocks(of_effect)
+        self.generator_blocks = in_place.types.Blocks(self._pieces)
 
     @property
     def size(self):
@@ -212,22 +309,30 @@ class OwnState:
         self._asked_before = generators.asked()
         if generators.pieces is not self._pieces or generators.size != self._before_bytes:
             self._lay_out(generators.size)
-        copy_blocks(ctypes.addressof(self._before), self._of_generators)
+        self.generator_blocks.copy_to(self.noted_at)
 
-    def at_entry(self, more):
-        """(text, blocks) for Mirror.write(), with what note_generators() has noted."""
-        return self._text(more, self._asked_before), self._of_entry
+    def entry_text(self, more):
+        """Of a record with entry_blocks, with what note_generators() has noted."""
+        return self._text(more, self._asked_before)
 
-    def effect(self, more):
-        """Likewise, without it."""
-        return self._text(more, None), self._of_effect
+    def effect_text(self, more):
+        """Of one with effect_blocks: without it."""
+        return self._text(more, None)
 
     def _text(self, more, before):
-        asked = self.generators.asked()
+        self._asked = self.generators.asked()
         if self.generators.pieces is not self._pieces or self.buffers.have_moved():
             self._lay_out(self._before_bytes)
         # marshal takes a fifth of what pickle takes, but makes bytes of whatever has some, such as an array.
-        return marshal.dumps((more, before, asked, self.pickled_parts()))
+        return marshal.dumps((more, before, self._asked, self.pickled_parts()))
+
+    def generators_seen(self):
+        """What holds as long as the generators are written, and noted, by copying memory alone; none: they are not."""
+        return self.generators.seen() if self.generators.size == self._before_bytes else None
+
+    def is_text_the_same(self, with_noted):
+        """Whether the next text is the last one if all that was seen holds."""
+        return not self._parts and (not with_noted or self._asked_before == self._asked)
 
     def pickled_parts(self):
         return pickle.dumps({name: part.state_dict() for name, part in self._parts.items()}) if self._parts else None
@@ -235,7 +340,7 @@ class OwnState:
     def is_as_in(self, record):
         """In one that effect() was written into."""
         text, copied = record
-        _, _, asked, parts = marshal.loads(text)
+        _, _, asked, parts = marshal.loads(text[_POSITION.size:])
         now, of_generators = self.generators.now()
         if now[0] != asked[0]:
             return True  # NumPy was loaded meanwhile
@@ -243,10 +348,11 @@ class OwnState:
         return (asked, parts, copied) == (now, self.pickled_parts(), of_generators + of_buffers)
 
     def read(self, record):
-        """(what the caller had noted, the generators as note_generators() has noted them, those of the record, a function that
-        puts these and the rest back)."""
+        """(the position, what the caller had noted, the generators as note_generators() has noted them, a function that puts
+        those of the record and the rest back)."""
         text, copied = record
-        more, asked_before, asked, parts = marshal.loads(text)
+        position = _POSITION.unpack_from(text)
+        more, asked_before, asked, parts = marshal.loads(text[_POSITION.size:])
         at = self.generators.size_of(asked_before) if asked_before is not None else 0
         before = (asked_before, copied[:at]) if asked_before is not None else None
         end = at + self.generators.size_of(asked)
@@ -257,7 +363,7 @@ class OwnState:
                 self._parts[name].load_state_dict(state)
             self.buffers.restore(buffers)
             self.generators.restore(generators)
-        return more, before, generators, restore
+        return position, more, before, restore
 
 
 class SharedState:
@@ -265,31 +371,43 @@ class SharedState:
 
     def __init__(self, parameters, optimizer, schedulers, scaler):
         self._parameters, self._optimizer, self._schedulers, self._scaler = parameters, optimizer, schedulers, scaler
-        self._seen, self._settings = None, b""
+        self._values, self._settings = None, b""
         self._changes_unseen = scaler is not None
 
     def settings(self):
         """All but the tensors: what a scheduler may change between two steps, too. As bytes."""
-        seen = [tuple(group.values()) for group in self._optimizer.param_groups]
+        values = [tuple(group.values()) for group in self._optimizer.param_groups]
         if self._schedulers:
-            seen += [getattr(each, "last_epoch", None) for each in self._schedulers]
-        if seen != self._seen or self._changes_unseen:
+            values += [getattr(each, "last_epoch", None) for each in self._schedulers]
+        if values != self._values or self._changes_unseen:
             groups = [{name: value for name, value in group.items() if name != "params"}
                       for group in self._optimizer.param_groups]
-            self._seen = seen
             # A tensor may be written into: a learning rate that is one.
             self._changes_unseen = self._scaler is not None or any(
                 isinstance(value, torch.Tensor) for group in groups for value in group.values()) or not all(
                 hasattr(each, "last_epoch") for each in self._schedulers)
             self._settings = pickle.dumps((groups, [each.state_dict() for each in self._schedulers],
-                                       self._scaler.state_dict() if self._scaler is not None else None))
+                                           self._scaler.state_dict() if self._scaler is not None else None))
+        self._values = values
         return self._settings
+
+    def seen(self):
+        """What holds as long as the last settings() are those of now; none: they are asked for each time."""
+        if self._changes_unseen or self._values is None:
+            return None
+        types, optimizer, values = in_place.types, self._optimizer, self._values
+        of_groups = [(types.VALUES, group, None, its) for group, its in zip(optimizer.param_groups, values)]
+        of_schedulers = [(types.ATTRIBUTE, each, "last_epoch", its)
+                         for each, its in zip(self._schedulers, values[len(of_groups):])]
+        groups = optimizer.param_groups
+        return types.Seen([(types.ATTRIBUTE, optimizer, "param_groups", groups), (types.VALUES, groups, None, tuple(groups)),
+                           *of_groups, *of_schedulers])
 
     def has_groups_of(self, settings):
         return len(pickle.loads(settings)[0]) == len(self._optimizer.param_groups)
 
     def set(self, settings):
-        self._seen = None
+        self._values = None
         groups, schedulers, scaler = pickle.loads(settings)
         for group, its in zip(self._optimizer.param_groups, groups):
             group.update(its)
