@@ -790,6 +790,25 @@ class Refused(unittest.TestCase):
         self.assertEqual(given, [True] * 6)
         self.assertEqual(self.heard(), [])
 
+    def test_a_buffer_that_is_another(self):
+        class Counts(torch.nn.Linear):
+            def __init__(self):
+                super().__init__(2, 1)
+                self.register_buffer("counts", torch.zeros(100_000))
+
+        smaller, gone, strided = torch.zeros(1), None, torch.zeros(1).expand(100_000)
+        for other, words in ((smaller, "another size"), (gone, "is gone"), (strided, "not in one piece")):
+            for when in (0, 6):  # before it is offered, and in a usual step
+                with self.subTest(words, when=when):
+                    job = self.join(DistributedDataParallel(Counts(), broadcast_buffers=False))
+                    for number, _ in enumerate(job.batches([1] * 8)):
+                        with job.step():
+                            if number == when:
+                                self.ddp.module.counts = other
+                            self.make_step_with_a_call(job, torch.ones(1, 2))
+                    self.assert_said("the buffer counts", words)
+                    self.assertEqual(job.committed, 8)
+
     def test_a_change_of_a_weight_is_seen(self):
         job = self.join()
         weight, bias = self.ddp.module.weight, self.ddp.module.bias

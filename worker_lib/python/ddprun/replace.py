@@ -292,6 +292,8 @@ class Job(in_place.types.StepPath if in_place.types is not None else object):
 
     def _take_layout(self):
         own = self._own
+        if own.buffers.trouble is not None:
+            self._refuse(own.buffers.trouble)
         self._generators_seen, self._buffers_seen = own.generators_seen(), own.buffers.seen
         self._generator_blocks, self._entry_blocks, self._effect_blocks = (
             own.generator_blocks, own.entry_blocks, own.effect_blocks)

@@ -244,15 +244,18 @@ class Buffers:
         self._is_on_one = len(devices) <= 1
         self._addresses = None
         self.seen = None  # what holds as long as they are where the last blocks() has found them; none: they are asked
+        self.trouble = None  # why the last blocks() has found none
 
     def why_not(self):
-        for buffers, name in self._places:
+        for (buffers, name), size in zip(self._places, self._sizes):
+            if buffers.get(name) is None or buffers[name].nbytes != size:
+                return f"the buffer {name} of its model has another size than at join(), or is gone"
             if not buffers[name].is_contiguous():
                 return f"the buffer {name} of its model is not in one piece"
         return None if self._is_on_one else "the buffers of its model are on several devices"
 
     def _tensors(self):
-        return [buffers[name] for buffers, name in self._places]
+        return [each for buffers, name in self._places if (each := buffers.get(name)) is not None]
 
     def have_moved(self):
         """Since the last blocks()."""
@@ -261,8 +264,12 @@ class Buffers:
         return self._is_on_gpu or [each.data_ptr() for each in self._tensors()] != self._addresses
 
     def blocks(self):
-        """Pairs of address and size, valid until the next call. From a GPU they come with one copy, and so one wait."""
-        self.seen = None
+        """Pairs of address and size, valid until the next call; none: `trouble` says why. From a GPU they come with one copy,
+        and so one wait."""
+        self.seen, self._addresses = None, None
+        self.trouble = self.why_not()
+        if self.trouble is not None:
+            return []
         if self._is_on_gpu:
             with torch.no_grad():
                 self._held = torch.cat([each.view(-1).view(torch.uint8) for each in self._tensors()]).cpu()
