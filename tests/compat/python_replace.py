@@ -461,8 +461,19 @@ class Refused(unittest.TestCase):
             def __iter__(self):
                 return iter(torch.ones(4, 2))
 
+        class Ahead(DataLoader):
+            def __iter__(self):
+                yield from list(super().__iter__())
+
+        class Posing:  # as Accelerate's loaders do
+            __class__ = DataLoader
+
+            def __iter__(self):
+                return iter(Ahead(numbers))
+
         numbers = torch.utils.data.TensorDataset(torch.ones(4, 2))
         cases = [("Endless is an IterableDataset", DataLoader(Endless())),
+                 ("its Ahead is no plain DataLoader", Ahead(numbers)), ("its Posing is no plain DataLoader", Posing()),
                  ("an iterator is at an end once", iter([1, 2, 3, 4])),
                  ("persistent_workers", DataLoader(numbers, num_workers=1, persistent_workers=True))]
         for words, loader in cases:

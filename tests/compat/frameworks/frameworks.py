@@ -2,12 +2,13 @@
 are made on the spot, and trained on the CPU.
 
 Each training here is run twice: without a fault, and with one in which the last rank is killed after a checkpoint. It must
-go on from that checkpoint and end with the same weights. FSDP2's job is not restarted but started again with another number
-of ranks. torchft's replicas are jobs of their own: the killed one comes back with the living one's weights. Accelerate's
-own test scripts only have to pass, over Gloo and, where ddprun.torch is beside DDPRUN, with shm in its place.
+go on from that checkpoint and end with the same weights; with Accelerate in a loop of one's own it is replaced in place, too.
+FSDP2's job is not restarted but started again with another number of ranks. torchft's replicas are jobs of their own: the
+killed one comes back with the living one's weights. Accelerate's own test scripts only have to pass, over Gloo and, where
+ddprun.torch is beside DDPRUN, with shm in its place.
 
-usage: frameworks.py DDPRUN [NAME…]     NAME: accelerate, accelerate-tests, accelerate-tests-shm, transformers, lightning,
-                                              fsdp2, deepspeed, torchft
+usage: frameworks.py DDPRUN [NAME…]     NAME: accelerate, accelerate-in-place, accelerate-tests,
+                                              accelerate-tests-shm, transformers, lightning, fsdp2, deepspeed, torchft
 """
 
 import importlib.metadata
@@ -16,6 +17,7 @@ import json
 import os
 import pathlib
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -23,6 +25,7 @@ import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 README = HERE.parents[2] / "launcher/README.md"
+PACKAGE = HERE.parents[2] / "worker_lib/python"
 LONGEST_S = 600
 STEPS, SAVED_AT, KILLED_AT = 8, 4, 6  # as in tiny.py
 # test_distributed_data_loop.py waits for ever on the CPU, under torchrun as well.
@@ -85,6 +88,41 @@ def restarted(name, folders):
     return f"a killed rank: the same weights from step {SAVED_AT} on"
 
 
+def prepared_workers(folder, job):
+    """By their ranks, when for each of them a standby waits that can take its place."""
+    deadline = time.monotonic() + LONGEST_S
+    while job.poll() is None and time.monotonic() < deadline:
+        asked = subprocess.run([pathlib.Path(DDPRUN).with_name("ddpctl"), "status", "--json", "job"], capture_output=True,
+                               env=os.environ | {"DDPRUN_CONTROL_DIR": str(folder / "control")})
+        [node] = json.loads(asked.stdout)["nodes"] if asked.returncode == 0 else [{}]
+        if (node.get("replacement") or {}).get("waiting") == 2:
+            return {worker["rank"]: worker["pid"] for worker in node["workers"]}
+        time.sleep(0.05)
+    raise Failed(f"has no standbys:\n{(folder / 'output').read_text()[-4000:]}")
+
+
+def replaced(name, folders):
+    words = ["--nproc-per-node=2", "--standby=auto", "--max-restarts=1", "--rdzv-id=job",
+             str(HERE / f"{name.replace('-', '_')}_training.py")]
+    results = []
+    for is_killed in (False, True):
+        folder = folders()
+        (folder / "control").mkdir(mode=0o700)
+        job = start(folder, words, DDPRUN_CONTROL_DIR=str(folder / "control"), PYTHONPATH=str(PACKAGE))
+        workers = prepared_workers(folder, job)
+        (folder / "go").touch()
+        if is_killed:
+            time.sleep(0.2)
+            os.kill(workers[1], signal.SIGKILL)
+        end(job, folder)
+        results.append(result(folder))
+    if "its standby takes its place" not in (folder / "output").read_text():
+        raise Failed(f"was not replaced in place:\n{(folder / 'output').read_text()[-4000:]}")
+    if results[0] != results[1]:
+        raise Failed(f"the results differ: {results}")
+    return f"a killed rank, replaced in place: the same bits after {results[1]['steps']} steps"
+
+
 def other_world_size(name, folders):
     script = str(HERE / f"{name}_training.py")
     plain, killed = folders(), folders()
@@ -131,7 +169,8 @@ def replicas(name, folders):
     return f"a killed replica is back at step {KILLED_AT} and ends with the other's weights"
 
 
-CASES = {"accelerate": (restarted, "accelerate"), "accelerate-tests": (accelerate_tests, "accelerate"),
+CASES = {"accelerate": (restarted, "accelerate"), "accelerate-in-place": (replaced, "accelerate"),
+         "accelerate-tests": (accelerate_tests, "accelerate"),
          "accelerate-tests-shm": (accelerate_tests_over_shm, "accelerate"),
          "transformers": (restarted, "transformers"), "lightning": (restarted, "lightning"),
          "fsdp2": (other_world_size, "torch"), "deepspeed": (restarted, "deepspeed"), "torchft": (replicas, "torchft")}

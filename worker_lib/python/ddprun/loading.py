@@ -16,6 +16,8 @@ def why_not(loader):
         return f"a batch of its {type(loader).__name__} cannot be given again: an iterator is at an end once"
     if not isinstance(loader, DataLoader):
         return None
+    if type(loader).__iter__ is not DataLoader.__iter__:  # and may be ahead of the batch that it gives, or count its epochs
+        return f"its {type(loader).__name__} is no plain DataLoader: it iterates in a way of its own"
     dataset = loader.dataset
     if isinstance(dataset, IterableDataset):
         return f"its {type(dataset).__name__} is an IterableDataset, whose place cannot be put back"
