@@ -32,6 +32,7 @@
 #include <memory>
 #include <span>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 
 #include "worker_lib/c10d/gloo_interrupt.h"
@@ -236,23 +237,36 @@ Blocks* as_blocks(PyObject* value) {
                                                            : nullptr;
 }
 
+// An object of `type`, which has Kept's layout, with room for an element of each of the list in `arguments`.
+template <typename Kept>
+Owned with_room(PyTypeObject* type, PyObject* arguments, PyObject*& list) {
+  if (PyArg_ParseTuple(arguments, "O!", &PyList_Type, &list) == 0) return nullptr;
+  Owned made(PyType_GenericAlloc(type, 0));
+  if (!made) return nullptr;
+  auto*& first = reinterpret_cast<Kept*>(made.get())->first;
+  void* room = PyMem_Calloc(static_cast<std::size_t>(PyList_Size(list)), sizeof *first);
+  first = static_cast<std::remove_reference_t<decltype(first)>>(room);
+  return first != nullptr ? std::move(made) : Owned(PyErr_NoMemory());
+}
+
+// Borrowed; null with a TypeError if it is none.
+PyObject* tuple_in(PyObject* list, Py_ssize_t at, const char* what_it_is) {
+  PyObject* tuple = PyList_GetItem(list, at);
+  if (tuple == nullptr || PyTuple_Check(tuple) != 0) return tuple;
+  PyErr_SetString(PyExc_TypeError, what_it_is);
+  return nullptr;
+}
+
 PyObject* new_blocks(PyTypeObject* type, PyObject* arguments, PyObject*) {
   PyObject* pairs = nullptr;
-  if (PyArg_ParseTuple(arguments, "O!", &PyList_Type, &pairs) == 0) return nullptr;
-  Owned made(PyType_GenericAlloc(type, 0));
+  Owned made = with_room<Blocks>(type, arguments, pairs);
   if (!made) return nullptr;
   auto* self = reinterpret_cast<Blocks*>(made.get());
   const Py_ssize_t count = PyList_Size(pairs);
-  self->first = static_cast<Block*>(PyMem_Calloc(static_cast<std::size_t>(count), sizeof(Block)));
-  if (self->first == nullptr) return PyErr_NoMemory();
   for (Py_ssize_t i = 0; i < count; ++i) {
     unsigned long long address = 0, size = 0;
-    PyObject* pair = PyList_GetItem(pairs, i);
-    if (PyTuple_Check(pair) == 0) {
-      PyErr_SetString(PyExc_TypeError, "a block is a pair of address and size");
-      return nullptr;
-    }
-    if (PyArg_ParseTuple(pair, "KK", &address, &size) == 0) return nullptr;
+    PyObject* pair = tuple_in(pairs, i, "a block is a pair of address and size");
+    if (pair == nullptr || PyArg_ParseTuple(pair, "KK", &address, &size) == 0) return nullptr;
     self->first[i] = {reinterpret_cast<const void*>(address), size};
     self->size += size;
   }
@@ -380,23 +394,17 @@ int is_as_seen(PyObject* self) {
 
 PyObject* new_seen(PyTypeObject* type, PyObject* arguments, PyObject*) {
   PyObject* list = nullptr;
-  if (PyArg_ParseTuple(arguments, "O!", &PyList_Type, &list) == 0) return nullptr;
-  Owned made(PyType_GenericAlloc(type, 0));
+  Owned made = with_room<Seen>(type, arguments, list);
   if (!made) return nullptr;
   auto* self = reinterpret_cast<Seen*>(made.get());
   const Py_ssize_t count = PyList_Size(list);
-  self->first =
-      static_cast<Condition*>(PyMem_Calloc(static_cast<std::size_t>(count), sizeof(Condition)));
-  if (self->first == nullptr) return PyErr_NoMemory();
   for (Py_ssize_t i = 0; i < count; ++i) {
-    PyObject* words = PyList_GetItem(list, i);
     int kind = 0;
     PyObject *of = nullptr, *name = nullptr, *value = nullptr;
-    if (PyTuple_Check(words) == 0) {
-      PyErr_SetString(PyExc_TypeError, "a condition is a tuple");
+    PyObject* words = tuple_in(list, i, "a condition is a tuple");
+    if (words == nullptr || PyArg_ParseTuple(words, "iOOO", &kind, &of, &name, &value) == 0) {
       return nullptr;
     }
-    if (PyArg_ParseTuple(words, "iOOO", &kind, &of, &name, &value) == 0) return nullptr;
     Condition& condition = self->first[i];
     condition = {static_cast<Kind>(kind),
                  owned(of).release(),

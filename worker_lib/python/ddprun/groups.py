@@ -59,9 +59,9 @@ class Groups:
         self.is_prepared = "DDPRUN_PREPARED" in os.environ
         self.refused = None  # why these groups cannot be made again
         self.on_refused = lambda why: None
-        library = ctypes.CDLL(None)
-        can_interrupt = getattr(library, "ddprun_can_interrupt_gloo", None)
-        self._interrupt = library.ddprun_interrupt_gloo if can_interrupt is not None and can_interrupt() else None
+        self._library = ctypes.CDLL(None)
+        can_interrupt = getattr(self._library, "ddprun_can_interrupt_gloo", None)
+        self._interrupt = self._library.ddprun_interrupt_gloo if can_interrupt is not None and can_interrupt() else None
         self._before = None  # while a group is made again: the inodes of the connections to the store that there were
         self._generation = 0
         self.old = []  # groups that were broken, and since when
@@ -141,7 +141,7 @@ class Groups:
         group = self.c10d._get_default_group()
         self.rank, self.world_size = group.rank(), group.size()
         self._backend = self.c10d._world.pg_map[group][0]
-        ctypes.CDLL(None).ddprun_read_unwind_tables_ahead()
+        self._library.ddprun_read_unwind_tables_ahead()
 
     @staticmethod
     def _port_of_store():

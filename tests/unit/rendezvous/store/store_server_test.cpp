@@ -399,8 +399,11 @@ TEST(StoreServer, RefusesWhatDoesNotFitIntoItsMemory) {
   EXPECT_EQ(good.read_all_so_far(), bytes_field("kept"));
 }
 
-// In /proc; empty: there is none. Of a server that has answered, so that its thread has begun.
-std::filesystem::path thread_of_server() {
+// In /proc, when it has answered, and so its thread has begun; empty: there is none.
+std::filesystem::path thread_of(const StoreServer& server) {
+  RawClient client(server.port());
+  client.send(kHandshake);
+  client.read_all_so_far();
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/task")) {
     std::ifstream name(entry.path() / "comm");
     std::string comm;
@@ -412,10 +415,7 @@ std::filesystem::path thread_of_server() {
 
 TEST(StoreServer, LeavesSignalsToItsOwner) {
   const auto server = start();
-  RawClient client(server->port());
-  client.send(kHandshake);
-  client.read_all_so_far();
-  const auto thread = thread_of_server();
+  const auto thread = thread_of(*server);
   ASSERT_FALSE(thread.empty());
   // All signals but the unblockable ones are in its mask.
   std::ifstream status(thread / "status");
@@ -431,10 +431,7 @@ TEST(StoreServer, LeavesSignalsToItsOwner) {
 // Ranks that meet there wait for its answers, beside others that compute.
 TEST(StoreServer, RunsAsSoonAsItWakes) {
   const auto server = start();
-  RawClient client(server->port());
-  client.send(kHandshake);
-  client.read_all_so_far();
-  const auto thread = thread_of_server();
+  const auto thread = thread_of(*server);
   ASSERT_FALSE(thread.empty());
   const auto its = scheduling_of(std::stoi(thread.filename()));
   ASSERT_TRUE(its);
