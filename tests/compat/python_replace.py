@@ -279,6 +279,9 @@ class Replaced(unittest.TestCase):
             rounds, said = training.events("round_started"), training.said()
         self.check(expected, ends, ranks, what)
         self.assertEqual(len(rounds), 1, f"the round was restarted:\n{said}")
+        if during_recovery == 0 and nodes == 1:  # who takes a place goes on with the number of the step
+            steps = [worker["progress"]["step"] for worker in training.events("worker_exited") if worker["signal"]]
+            self.assertEqual((len(steps), steps), (kills, sorted(step for step in steps if step)))
         # Of groups that were made again, only the last ones' listeners may be open still.
         for end in ends:
             self.assertLess(sum(file.startswith("socket:") for file in end["files"]), 40)

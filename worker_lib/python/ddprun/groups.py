@@ -183,7 +183,8 @@ class Groups:
         c10d, timeout = self.c10d, self._timeout
         c10d.init_process_group(self._backend, store=store, rank=self.rank, world_size=self.world_size, timeout=FORMING_LIMIT)
         group = c10d._get_default_group()
-        c10d._set_pg_timeout(timeout, group)
+        set_timeout = getattr(c10d, "set_timeout", None) or c10d._set_pg_timeout  # which PyTorch 2.15 says is deprecated
+        set_timeout(timeout, group)
         return group
 
     def forget_old(self):

@@ -86,6 +86,8 @@ def make_hook(progress):
 
     def begin(optimizer):
         nonlocal first, count
+        if "DDPRUN_PREPARED" in os.environ:  # a standby, which trains nobody's model
+            return
         tell_modules()
         if count is not None:  # the first one is gone, and this one goes on
             first = weakref.ref(optimizer)
@@ -130,6 +132,9 @@ def install(optimizers, load):
     def progress():
         if "ddprun_progress" in sys.modules:  # of an older release, beside the program: it has the link for itself
             return None
+        its = sys.modules.get("ddprun.progress")
+        if getattr(its, "_link", None) and hasattr(its, "link_of_process"):  # by ddprun.join(): one has the link
+            return its
         module = sys.modules.get("_ddprun_progress")
         if module is None:
             module = sys.modules["_ddprun_progress"] = load("progress")
