@@ -267,6 +267,17 @@ void NodeCore::tell_who_cannot_regroup(Out& out, const Workers& workers) const {
   }
 }
 
+void NodeCore::on(Out& out, const RegroupIsLate& late) {
+  const auto* running = std::get_if<Running>(&state_);
+  if (running == nullptr || late.generation != running->generation) return;
+  ShowLate action{late.round, {}};
+  for (std::size_t i = 0; i < running->has_ended.size(); ++i) {
+    if (running->has_ended[i] || running->generations[i] == running->generation) continue;
+    action.local_ranks.push_back(static_cast<int>(i));
+  }
+  if (!action.local_ranks.empty()) out.push_back(std::move(action));
+}
+
 void NodeCore::on(Out& out, const WorkerHung& hung) {
   auto* running = std::get_if<Running>(&state_);
   if (running == nullptr || running->has_ended.at(static_cast<std::size_t>(hung.local_rank)))

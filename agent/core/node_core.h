@@ -34,6 +34,7 @@
 //   WorkerRegrouped   ignore                     of all: tell Regrouped (8)       ignore (9)
 //   WorkerCannotRegroup ignore                   note; tell CannotRegroup (8)     ignore (9)
 //   WorkerHung        ignore                     KILL that one, timer (10)        ignore
+//   RegroupIsLate     ignore                     ShowLate (11)                    ignore
 //   StopSignal        tell NodeLeaving (1)       tell NodeLeaving; forward (1)    first: tell NodeLeaving (1); second: KILL
 //   PreemptSignal     tell NodeLeaving (1)       notice (3)                       first: tell NodeLeaving (1)
 //   TimerExpired      ignore                     TERM, timer (10)                 TakeStacks or KILL (5); then give up (2)
@@ -67,6 +68,8 @@
 //       that takes a place is asked to leave, too
 //   (10) who hangs is killed, and its end is a failure like any other. One that does not end even so hangs in the kernel:
 //        the others are stopped as after a failure, and then this node gives up on it (2)
+//   (11) of the last generation: those that live and have not regrouped in it. The leader will wait a while longer, and then
+//        stop the round
 //
 // clang-format on
 //
@@ -117,6 +120,12 @@ struct StopSignal {
 struct PreemptSignal {  // the scheduler will soon take the node back
   int signal = 0;
 };
+// Some time after the Replace action. Large models take long, too: nothing is decided.
+struct RegroupIsLate {
+  Round round{};
+  std::uint32_t generation = 0;
+};
+
 enum class TimerId : std::uint32_t {};
 struct TimerExpired {  // ignored if another timer was armed since, or none is armed
   TimerId timer{};
@@ -180,7 +189,7 @@ using NodeEvent =
                  rdzv::JobEnd, rdzv::GroupBroken, rdzv::ReplaceWorker, StoreResult, WorkerEnded,
                  StopSignal, PreemptSignal, TimerExpired, StacksTaken, RoundClosed, LeaderLost,
                  LeaderReplaced, LeaderFound, CannotRun, StepTaken, WorkersCanRecover,
-                 WorkerRegrouped, WorkerHung, WorkerCannotRegroup>;
+                 WorkerRegrouped, WorkerHung, WorkerCannotRegroup, RegroupIsLate>;
 
 // ---- actions
 
@@ -219,6 +228,11 @@ struct Replace {
   int restarts = 0;               // charged to the budget so far, with this one
   int max_restarts = 0;
   bool operator==(const Replace&) const = default;
+};
+struct ShowLate {  // who has not regrouped in the last generation, and what they do
+  Round round{};
+  std::vector<int> local_ranks;
+  bool operator==(const ShowLate&) const = default;
 };
 struct ArmTimer {  // replaces the timer that is armed
   TimerId timer{};
@@ -268,7 +282,7 @@ struct Exit {
 using NodeAction =
     std::variant<OpenRoundStore, StartWorkers, SignalWorker, AskToLeave, TellGroupBroken, ArmTimer,
                  GraceOver, TakeStacks, CloseRound, CloseStore, TellLeader, Join, Announce, Finish,
-                 TakeStep, Exit, Replace>;
+                 TakeStep, Exit, Replace, ShowLate>;
 
 struct NodeConfig {
   int local_world_size = 1;
@@ -394,6 +408,7 @@ class NodeCore {
   void on(Out& out, const WorkersCanRecover& can);
   void on(Out& out, const WorkerRegrouped& regrouped);
   void on(Out& out, const WorkerCannotRegroup& refusal);
+  void on(Out& out, const RegroupIsLate& late);
   void tell_who_cannot_regroup(Out& out, const Workers& workers) const;
 
   void join_anew(Out& out);

@@ -25,6 +25,10 @@ std::vector<int> culprits_of(const rdzv::Hung& hung) {
 
 }  // namespace
 
+RankStack stack_of(const WorkerStacks& worker) {
+  return {worker.state, worker.threads.empty() ? "" : worker.threads.front().stack, worker.trouble};
+}
+
 HangResponse::HangResponse(boost::asio::io_context& io, bool ends, Hooks hooks)
     : io_(io), ends_(ends), hooks_(std::move(hooks)), again_(io) {}
 
@@ -65,8 +69,7 @@ void HangResponse::ask(StackQuery question) {
 
 void HangResponse::take(const std::vector<WorkerStacks>& stacks) {
   for (const WorkerStacks& worker : stacks) {
-    const std::string stack = worker.threads.empty() ? "" : worker.threads.front().stack;
-    cases_.front().stacks[worker.rank] = {worker.state, stack, worker.trouble};
+    cases_.front().stacks[worker.rank] = stack_of(worker);
   }
 }
 

@@ -20,6 +20,8 @@
 
 namespace ddprun::agent {
 
+RankStack stack_of(const WorkerStacks& worker);
+
 class HangResponse {
  public:
   struct Hooks {

@@ -65,7 +65,8 @@ Supervisor::Supervisor(const Job& job)
           log_.writes(Log::Level::kInfo)),
       hangs_(io_, job.hangs.timeout, hang_hooks()),
       hang_response_(io_, job.hangs.restarts, hang_response_hooks()),
-      timer_(io_) {}
+      timer_(io_),
+      late_regroup_(io_) {}
 
 Supervisor::~Supervisor() = default;
 
@@ -350,6 +351,28 @@ void Supervisor::report_hang(const HangReport& report) {
                                     (report.hung.ranks.size() == 1 ? " hangs\n" : " hang\n") +
                                     to_text(report));
   observers_.events.write(HangReported{report});
+}
+
+// Nobody may be to blame. But if they do not come together, the next round begins without a word of why.
+void Supervisor::perform(const ShowLate& action) {
+  StackQuery question{.is_brief = true};
+  for (const int local_rank : action.local_ranks) {
+    question.ranks.push_back(workers_.round().rank_offset + local_rank);
+  }
+  const auto show = [this, ranks = question.ranks](const std::vector<WorkerStacks>& workers) {
+    std::map<int, RankStack> stacks;
+    for (const WorkerStacks& each : workers) stacks[each.rank] = stack_of(each);
+    JobStatus status;
+    status.nodes.push_back(node_status(0));
+    const std::string who = printable(rdzv::ranks_in_words(ranks));
+    rdzv::Hung late;
+    late.ranks = ranks;
+    console_.say(Stream::kStderr, "ddprun: a worker was replaced " + duration_text(kLateRegroup) +
+                                      " ago, and " + who + (ranks.size() == 1 ? " has" : " have") +
+                                      " not come together with the others since; what they do\n" +
+                                      to_text(make_hang_report(late, status, stacks)));
+  };
+  workers_.show_stacks(question, show);
 }
 
 // Asked by this node itself, or by the one that has found it.

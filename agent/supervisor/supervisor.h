@@ -68,6 +68,7 @@ class Supervisor {
   void perform(const TakeStacks&) { workers_.take_stacks(); }
   void perform(const CloseRound&) {
     timer_.cancel();
+    late_regroup_.cancel();
     workers_.close();
   }
   void perform(const CloseStore&) { store_.close(); }
@@ -79,7 +80,11 @@ class Supervisor {
   void perform(const Replace& action) {
     store_.begin_generation(action.generation);
     workers_.replace(action);
+    late_regroup_.arm(kLateRegroup, [this, late = RegroupIsLate{action.round, action.generation}] {
+      post(late);
+    });
   }
+  void perform(const ShowLate& action);
   void perform(const Exit&) {}  // core_.has_ended(): run() returns
   void announce_wait(const rdzv::WaitForNodes& wait);
 
@@ -130,6 +135,8 @@ class Supervisor {
   HangResponse hang_response_;
 
   Timer timer_;  // the core's
+  static constexpr std::chrono::seconds kLateRegroup{10};
+  Timer late_regroup_;
 
   std::chrono::milliseconds grace_{};  // the last grace period that is over, for the event log
   std::vector<rdzv::RankCalls>

@@ -143,6 +143,10 @@ struct Words {
     return "local rank " + to_string(refusal.local_rank) + of_round(refusal.round) +
            " has left its loop of steps";
   }
+  std::string operator()(const RegroupIsLate& late) const {
+    return "the workers" + of_round(late.round) + " have had their time to regroup" +
+           in_generation(late.generation);
+  }
   std::string operator()(const WorkerHung& hung) const {
     return "local rank " + to_string(hung.local_rank) + of_round(hung.round) +
            " hangs, and is to be killed";
@@ -178,6 +182,10 @@ struct Words {
     return (replace.local_rank ? "replace local rank " + to_string(*replace.local_rank)
                                : "the others regroup for rank " + to_string(replace.rank)) +
            in_generation(replace.generation);
+  }
+  std::string operator()(const ShowLate& show) const {
+    return "show what the " + to_string(show.local_ranks.size()) +
+           " workers do that have not regrouped";
   }
   std::string operator()(const ArmTimer& arm) const {
     return "time limit " + to_string(static_cast<std::uint32_t>(arm.timer)) + ": " +

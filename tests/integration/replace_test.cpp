@@ -162,6 +162,20 @@ TEST_F(Replace, ADeathInTheMiddleOfAnother) {
   EXPECT_EQ(count_of("\"event\":\"round_started\""), 1);
 }
 
+// Ten seconds after the death. If they do not come at all, the round is restarted without a cause of its own.
+TEST_F(Replace, WhoDoesNotComeTogetherIsShown) {
+  Job& job = start(2, {"slow-regroup"});
+  ASSERT_TRUE(are_ready(2)) << job.err();
+  ::kill(worker(1), SIGKILL);
+  ASSERT_TRUE(job.reaches([&] {
+    return job.err().find("have not come together with the others") != std::string::npos;
+  })) << job.err();
+  EXPECT_THAT(job.err(), HasSubstr("a worker was replaced 10 s ago, and ranks 0 and 1"));
+  EXPECT_THAT(job.err(), AllOf(HasSubstr("ranks 0-1 on "), HasSubstr("nanosleep")));
+  go();
+  ASSERT_TRUE(have_recovered(1)) << events();
+}
+
 // ---- the next rung: all workers are restarted
 
 TEST_F(Replace, AllAreRestartedWhenTheStandbyIsGoneToo) {

@@ -191,6 +191,11 @@ class VirtualAgent {
             "a rank is replaced that the round does not have");
     if (action.local_rank) undecided_ -= 1;
     workers_.replace(action);
+    step_after(10s, agent::RegroupIsLate{action.round, action.generation});
+  }
+
+  void perform(const agent::ShowLate& action) {
+    require(!action.local_ranks.empty(), "nobody is late");
   }
 
   void perform(const agent::ArmTimer& action) {

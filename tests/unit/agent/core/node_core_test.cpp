@@ -62,10 +62,11 @@ std::vector<NodeAction> finish(const rdzv::JobOutcome& outcome, std::uint32_t ti
 }
 
 std::string names_of(const std::vector<NodeAction>& actions) {
-  constexpr const char* kNames[] = {
-      "OpenRoundStore", "StartWorkers", "SignalWorker", "AskToLeave", "TellGroupBroken", "ArmTimer",
-      "GraceOver",      "TakeStacks",   "CloseRound",   "CloseStore", "TellLeader",      "Join",
-      "Announce",       "Finish",       "TakeStep",     "Exit",       "Replace"};
+  constexpr const char* kNames[] = {"OpenRoundStore",  "StartWorkers", "SignalWorker", "AskToLeave",
+                                    "TellGroupBroken", "ArmTimer",     "GraceOver",    "TakeStacks",
+                                    "CloseRound",      "CloseStore",   "TellLeader",   "Join",
+                                    "Announce",        "Finish",       "TakeStep",     "Exit",
+                                    "Replace",         "ShowLate"};
   static_assert(std::size(kNames) == std::variant_size_v<NodeAction>);
   constexpr const char* kTold[] = {
       "NodeHello",       "StoreOpened",       "StoreNotOpened", "WorkerFailed",
@@ -660,6 +661,20 @@ TEST_F(NodeCoreTest, TellsTheLeaderOfAWorkerThatWillNotRegroup) {
               ElementsAre(replaces(2, 8, std::nullopt), tells(rdzv::CannotRegroup{kFirst, 2})));
 }
 
+TEST_F(NodeCoreTest, ShowsWhoHasNotRegroupedWhenItIsLate) {
+  run();
+  core.step(replace(1, 9));
+  EXPECT_THAT(core.step(RegroupIsLate{kFirst, 1}),
+              ElementsAre(NodeAction{ShowLate{kFirst, {0, 1}}}));
+  core.step(WorkerRegrouped{kFirst, 0, 1});
+  EXPECT_THAT(core.step(RegroupIsLate{kFirst, 1}), ElementsAre(NodeAction{ShowLate{kFirst, {1}}}));
+  core.step(replace(2, 8));
+  EXPECT_THAT(core.step(RegroupIsLate{kFirst, 1}), IsEmpty()) << "a newer one has its own time";
+  core.step(WorkerRegrouped{kFirst, 0, 2});
+  core.step(WorkerRegrouped{kFirst, 1, 2});
+  EXPECT_THAT(core.step(RegroupIsLate{kFirst, 2}), IsEmpty());
+}
+
 TEST_F(NodeCoreTest, WhoeverTakesThePlaceOfOneThatHadLeftItsLoopIsAwaited) {
   run();
   core.step(WorkerCannotRegroup{kFirst, 1});
@@ -845,6 +860,7 @@ TEST(NodeCore, AnswersEveryEventInEveryStateAsItsTableSays) {
       {WorkerRegrouped{kFirst, 0, 1}, {"", "", "", "", ""}, {}},
       {WorkerCannotRegroup{kFirst, 0}, {"", "", "", "", ""}, {}},
       {WorkerHung{kFirst, 0}, {"", "SIGKILL ArmTimer", "", "", ""}, {}},
+      {RegroupIsLate{kFirst, 1}, {"", "", "", "", ""}, {}},
       {StopSignal{SIGTERM},
        {"NodeLeaving", "NodeLeaving SIGTERM ArmTimer", "NodeLeaving", kNextStep, ""},
        {"NodeLeaving Finish TakeStep ArmTimer", "NodeLeaving SIGTERM ArmTimer", "NodeLeaving",

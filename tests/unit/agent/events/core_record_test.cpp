@@ -54,7 +54,8 @@ TEST(CoreRecord, EveryEventOfAnAgentComesBackAsItWas) {
                                    WorkersCanRecover{Round{5}},
                                    WorkerRegrouped{Round{6}, 2, 7},
                                    WorkerEnded{Round{2}, 1, failure, Replaceable{8, 9}},
-                                   WorkerCannotRegroup{Round{6}, 2}};
+                                   WorkerCannotRegroup{Round{6}, 2},
+                                   RegroupIsLate{Round{6}, 3}};
   for (const auto& frame : rdzv::testing::example_leader_frames()) {
     const auto* message = std::get_if<rdzv::wire::Message<rdzv::ToAgent>>(&frame);
     if (message == nullptr) continue;
