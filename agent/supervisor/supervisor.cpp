@@ -360,6 +360,7 @@ void Supervisor::perform(const ShowLate& action) {
     question.ranks.push_back(workers_.round().rank_offset + local_rank);
   }
   const auto show = [this, ranks = question.ranks](const std::vector<WorkerStacks>& workers) {
+    if (!core_.is_running()) return;  // any more
     std::map<int, RankStack> stacks;
     for (const WorkerStacks& each : workers) stacks[each.rank] = stack_of(each);
     JobStatus status;
