@@ -260,8 +260,7 @@ void NodeCore::on(Out& out, const WorkerCannotRegroup& refusal) {
 
 void NodeCore::tell_who_cannot_regroup(Out& out, const Workers& workers) const {
   for (std::size_t i = 0; i < workers.has_ended.size(); ++i) {
-    if (workers.has_ended[i] || !workers.cannot_regroup[i]) continue;
-    if (workers.generations[i] == workers.generation) continue;
+    if (!workers.cannot_regroup[i] || !workers.is_awaited(i)) continue;
     out.push_back(TellLeader{rdzv::CannotRegroup{round_, workers.generation}});
     return;
   }
@@ -272,8 +271,7 @@ void NodeCore::on(Out& out, const RegroupIsLate& late) {
   if (running == nullptr || late.generation != running->generation) return;
   ShowLate action{late.round, {}};
   for (std::size_t i = 0; i < running->has_ended.size(); ++i) {
-    if (running->has_ended[i] || running->generations[i] == running->generation) continue;
-    action.local_ranks.push_back(static_cast<int>(i));
+    if (running->is_awaited(i)) action.local_ranks.push_back(static_cast<int>(i));
   }
   if (!action.local_ranks.empty()) out.push_back(std::move(action));
 }

@@ -333,6 +333,11 @@ class NodeCore {
     std::map<int, int>
         undecided;  // by rank, the local ranks of those that the leader may replace (7)
     std::uint32_t generation = 0;  // of the last ReplaceWorker
+
+    // It lives, and has not regrouped in the last generation.
+    bool is_awaited(std::size_t local_rank) const {
+      return !has_ended[local_rank] && generations[local_rank] != generation;
+    }
   };
   struct Running : Workers {
     bool are_some_done = false;

@@ -184,8 +184,7 @@ struct Words {
            in_generation(replace.generation);
   }
   std::string operator()(const ShowLate& show) const {
-    return "show what the " + to_string(show.local_ranks.size()) +
-           " workers do that have not regrouped";
+    return "show the workers that have not regrouped: " + to_string(show.local_ranks.size());
   }
   std::string operator()(const ArmTimer& arm) const {
     return "time limit " + to_string(static_cast<std::uint32_t>(arm.timer)) + ": " +

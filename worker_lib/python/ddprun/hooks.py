@@ -127,22 +127,22 @@ def make_hook(progress):
     return hook
 
 
-def install(optimizers, load):
-    """Into the module torch.optim.optimizer. `load("progress")` returns ddprun.progress under a name of its own."""
-    def progress():
-        if "ddprun_progress" in sys.modules:  # of an older release, beside the program: it has the link for itself
-            return None
-        its = sys.modules.get("ddprun.progress")
-        if getattr(its, "_link", None) and hasattr(its, "link_of_process"):  # by ddprun.join(): one has the link
-            return its
-        module = sys.modules.get("_ddprun_progress")
-        if module is None:
-            module = sys.modules["_ddprun_progress"] = load("progress")
-        return module
+def load_progress(load):
+    """The hooks' copy of ddprun.progress, under a name of its own; where it is loaded, the program's copy asks it for the link.
+    None: one of an older release is beside the program, and has the link for itself."""
+    if "ddprun_progress" in sys.modules:
+        return None
+    module = sys.modules.get("_ddprun_progress")
+    if module is None:
+        module = sys.modules["_ddprun_progress"] = load("progress")
+    return module
 
+
+def install(optimizers, load):
+    """Into the module torch.optim.optimizer. `load("progress")` returns ddprun.progress as another module."""
     register = getattr(optimizers, "register_optimizer_step_post_hook", None)  # since PyTorch 2.1
     if register is not None:
-        register(make_hook(progress))
+        register(make_hook(lambda: load_progress(load)))
 
 
 def offer_nccl_plugin():
@@ -160,6 +160,7 @@ def install_record(c10d, load):
     if "DDPRUN_REPLACES" in os.environ:
         groups = sys.modules["_ddprun_groups"] = load("groups")
         groups.install(c10d)
+        load_progress(load)  # before ddprun.join() asks for the link, so that steps are told over the same one
     offer_nccl_plugin()
     make, collectives = c10d._new_process_group_helper, None
 
