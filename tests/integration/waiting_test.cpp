@@ -130,9 +130,12 @@ void calls_the_last_hung(Trial& trial, const std::string& why, const std::string
                                     HasSubstr("\"culprits\":[{" + Trial::ranks({trial.last()}))));
   const std::string rank = "rank " + std::to_string(trial.last());
   EXPECT_THAT(trial.screen(), HasSubstr("  HUNG: " + rank + " " + in_words));
-  EXPECT_THAT(trial.told(), AllOf(HasSubstr(rank + " hung: " + rank + " " + in_words),
-                                  HasSubstr("ddprun: what the ranks do while " + rank +
-                                            " hangs\n  " + rank + " on ")));
+  // Written by another thread than the events, and so perhaps after them.
+  EXPECT_TRUE(eventually([&] {
+    return trial.told().find("ddprun: what the ranks do while " + rank + " hangs\n  " + rank +
+                             " on ") != std::string::npos;
+  })) << trial.told();
+  EXPECT_THAT(trial.told(), HasSubstr(rank + " hung: " + rank + " " + in_words));
 }
 void calls_the_last_stopped(Trial& trial) {
   calls_the_last_hung(trial, "stopped", "is stopped by a signal");
