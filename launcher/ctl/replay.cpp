@@ -102,7 +102,7 @@ std::string why(const rdzv::LeaderView& before, const rdzv::LeaderView& after,
                                          : "nothing is left to wait for";
 }
 
-enum ExitCode : int { kDone = 0, kFailed = 1, kDamaged = 3, kDiffers = 4 };
+enum ReplayCode : int { kReplayed = 0, kNotRead = 1, kDamaged = 3, kDiffers = 4 };
 
 }  // namespace
 
@@ -223,7 +223,7 @@ int replay(const ReplayArguments& arguments) {
   const std::string& path = arguments.file;
   std::ifstream file(path, std::ios::binary);
   if (!file) {
-    return report(error_from_errno(errno, path), kFailed);
+    return report(error_from_errno(errno, path), kNotRead);
   }
   Replay job;
   std::size_t number = 0;
@@ -248,7 +248,7 @@ int replay(const ReplayArguments& arguments) {
     return report(path + " is empty; give a file of ddprun --record", kDamaged);
   }
   std::fputs(job.end().c_str(), stdout);
-  return job.has_differed() ? kDiffers : kDone;
+  return job.has_differed() ? kDiffers : kReplayed;
 }
 
 }  // namespace ddprun::cli

@@ -71,8 +71,8 @@ std::string escaped(const std::string& key) {
   return printable(text);
 }
 
-std::chrono::milliseconds in_ms(double seconds) {
-  return std::chrono::milliseconds(static_cast<std::int64_t>(std::min(seconds, 1e9) * 1000));
+std::chrono::milliseconds in_ms(double wait_s) {
+  return std::chrono::milliseconds(static_cast<std::int64_t>(std::min(wait_s, 1e9) * 1000));
 }
 
 int get(StoreClient& store, const StoreArguments& arguments) {
