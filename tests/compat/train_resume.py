@@ -18,7 +18,7 @@ import time
 
 WORLD = 2
 DEADLINE_S = 60
-TRAINING = ["--epochs", "2", "--batch-size", "32", "--seed", "3", "--limit", "1000", "--checkpoint-every", "4",
+TRAINING = ["--epochs", "2", "--batch-size", "8", "--seed", "3", "--limit", "250", "--checkpoint-every", "4",
             "--backend", "gloo"]  # 16 steps in each epoch
 FINAL = "step-000000000032.safetensors"
 

@@ -196,7 +196,7 @@ void expect_every_sample_once(const std::string& file, int last_step, int epochs
 
 TEST_F(NodesTrain, TrainOnEverySampleOnceHoweverTheWorldGrowsAndShrinks) {
   constexpr int kEpochs = 10;  // so that it does not end before the last change
-  constexpr int kSize = 2000;  // of training()
+  constexpr int kSize = 500;   // of training()
   Cluster& cluster = cluster_of({.nnodes = "1:3"}, nullptr, kEpochs);
   cluster.start_all(2);
   ASSERT_NO_FATAL_FAILURE(await_steps(21));

@@ -600,7 +600,7 @@ TEST_F(Slurm, SrunAloneStartsATrainingWithoutDdprun) {
           slurm().setup({.environment = {{"OMP_NUM_THREADS", "1"}}}));
   EXPECT_EQ(job.wait(seconds(60)), exited(0)) << job.err();
   EXPECT_THAT(job.out(), HasSubstr("test accuracy: "));
-  EXPECT_EQ(last_step_in(folder.path()), 32) << "an epoch of 2000 samples, 4 ranks of 16 each";
+  EXPECT_EQ(last_step_in(folder.path()), 32) << "an epoch of 500 samples, 4 ranks of 4 each";
   EXPECT_THAT(left_over(), IsEmpty());
 }
 

@@ -58,7 +58,7 @@ Command images(const std::string& folder, const std::vector<std::string>& option
   std::vector<std::string> all{"--nproc-per-node=2", "--max-restarts=1000", "--no-python"};
   all.insert(all.end(), options.begin(), options.end());
   return ddprun(all,
-                {DDPRUN_TRAIN, "--epochs=1", "--limit=6000", "--batch-size=16", "--seed=3",
+                {DDPRUN_TRAIN, "--epochs=1", "--limit=1500", "--batch-size=4", "--seed=3",
                  "--checkpoint-dir=" + folder + "/checkpoints", "--loss-file=" + folder + "/loss",
                  "--memory-every=" + std::to_string(kEvery)});
 }
@@ -235,7 +235,7 @@ TEST_F(OutlivingSnapshot, OfAnotherModelIsNamedAndTheDiskIsUsed) {
     return ddprun({"--nproc-per-node=2", "--no-python", "--keep-memory=600", "--rdzv-id=m"},
                   training);
   };
-  Job images_of(as_one_program({DDPRUN_TRAIN, "--epochs=1", "--limit=6000", "--batch-size=16",
+  Job images_of(as_one_program({DDPRUN_TRAIN, "--epochs=1", "--limit=1500", "--batch-size=4",
                                 "--checkpoint-dir=" + (folder / "images"),
                                 "--loss-file=" + (folder / "loss"), "--memory-every=1"}),
                 here());

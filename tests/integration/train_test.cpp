@@ -21,7 +21,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 // Small enough for seconds, long enough to be killed in the middle: 2 epochs of 63 steps, the last
-// of which is short (2000 samples do not divide by 2 × 16).
+// of which is short (500 samples do not divide by 2 × 4).
 constexpr int kStepsPerEpoch = 63;
 
 Command training(int workers, const std::string& checkpoints, int epochs = 2) {

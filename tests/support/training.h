@@ -1,5 +1,4 @@
-// The `train` example with settings for tests, which take seconds, and functions to inspect its
-// checkpoints.
+// The `train` example with settings for tests, which need steps and not samples, and functions to inspect its checkpoints.
 #pragma once
 
 #include <algorithm>
@@ -15,8 +14,8 @@ namespace ddprun::test {
 inline Command training(const std::string& checkpoints, int epochs = 2) {
   return {"train",
           "--epochs=" + std::to_string(epochs),
-          "--limit=2000",
-          "--batch-size=16",
+          "--limit=500",
+          "--batch-size=4",
           "--seed=3",
           "--checkpoint-every=10",
           "--checkpoint-dir=" + checkpoints};
