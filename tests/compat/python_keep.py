@@ -425,7 +425,7 @@ class Cases(Test):
         self.assertIn("do not share the same tensors", err)
 
     def test_all_kinds_of_state_come_back_and_too_little_memory_is_one_sentence(self):
-        err = self.run_case("kinds", "--max-restarts=1")
+        err = self.run_case("kinds", "--max-restarts=1", "--standby=auto")
         self.assertEqual(self.said(), ["3", "3"])
         self.assertEqual(err.count("no snapshots in memory"), 1, err)
         self.assertRegex(err, r"no snapshots in memory from here on: two snapshots take \d+ MiB")
@@ -444,8 +444,8 @@ class Cases(Test):
             self.assertEqual((done.returncode, done.stderr), (0, ""))
 
     def test_without_hooks_or_restarts_it_does_nothing(self):
-        self.assertNotIn("memory", self.run_case("no hooks", "--max-restarts=1", DDPRUN_PYTHON_HOOKS="0"))
-        self.assertNotIn("memory", self.run_case("no hooks", "--max-restarts=0"))
+        self.assertNotIn("memory", self.run_case("no hooks", "--max-restarts=1", ranks=1, DDPRUN_PYTHON_HOOKS="0"))
+        self.assertNotIn("memory", self.run_case("no hooks", "--max-restarts=0", ranks=1))
 
 
 if __name__ == "__main__":

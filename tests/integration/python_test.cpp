@@ -113,7 +113,7 @@ TEST_F(Python, FormsItOnTwoNodesOfANetwork) {
 }
 
 TEST_F(Python, TrainsWithDistributedDataParallel) {
-  Job job(ddprun({"--nproc-per-node=2"}, {script("ddp.py")}), setup_);
+  Job job(ddprun({"--nproc-per-node=2", "--standby=2"}, {script("ddp.py")}), setup_);
   EXPECT_EQ(job.wait(seconds(90)), exited(0)) << job.err();
   EXPECT_THAT(job.out(), HasSubstr("rank 0: weights equal\n"));
   EXPECT_THAT(job.out(), HasSubstr("rank 1: weights equal\n"));
@@ -121,7 +121,7 @@ TEST_F(Python, TrainsWithDistributedDataParallel) {
 
 // The type and the message, and of the call stack of sixty frames its end.
 TEST_F(Python, AnExceptionThatIsRecordedIsInTheReport) {
-  Job job(ddprun({"--nproc-per-node=2"}, {script("record.py")}), setup_);
+  Job job(ddprun({"--nproc-per-node=2", "--standby=2"}, {script("record.py")}), setup_);
   EXPECT_EQ(job.wait(seconds(90)), exited(1)) << job.err();
   const std::string err = job.err();
   const std::string report = err.substr(err.find("ddprun: "));
