@@ -947,5 +947,23 @@ class RandomNumbers(unittest.TestCase):
         self.assertEqual(own._parts["array"].value.tolist(), [0, 1, 2])
 
 
+class Forks(unittest.TestCase):
+    """A loader's processes are forked when no thread of Gloo's enters the interpreter. (ctest preloads what makes such a
+    thread slow: without the fork's waiting, one of the first children never comes.)"""
+
+    def test_come_between_calls(self):
+        sys.path.insert(0, str(SOURCE / "worker_lib/python"))
+        import torch
+        import torch.distributed as dist
+        from torch.utils.data import DataLoader
+        from ddprun import loading
+        if not dist.is_initialized():
+            dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        loader = DataLoader([1, 2], num_workers=1, timeout=20)
+        for _ in range(60):
+            dist.all_reduce(torch.ones(4))
+            self.assertEqual([batch.item() for batch in loading.Batches(loader)], [1, 2])
+
+
 if __name__ == "__main__":
     unittest.main(verbosity=2)

@@ -2,9 +2,11 @@
 which begins in the middle of an epoch. Used by ddprun.replace."""
 
 import contextlib
+import os
 import pickle
 import random
 import sys
+import time
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset, _utils, get_worker_info
@@ -85,6 +87,31 @@ def _set_generators_of_process(state):
         sys.modules["numpy.random"].set_state(of_numpy)
 
 
+# In such a Python the child of a fork waits without an end if another thread was just entering the interpreter for the first
+# time, as a thread of PyTorch's does to let go of a tensor after a call over Gloo: CPython's issue 112275.
+_FORK_CAN_HANG = sys.version_info < (3, 10, 15) or (3, 11) <= sys.version_info < (3, 11, 10)
+_SETTLE_LIMIT_S = 1
+
+
+def _let_threads_settle():
+    """Until all threads of PyTorch's in this process sleep at the same time. None is woken while no call is under way."""
+    def threads():
+        found = []
+        for thread in os.listdir("/proc/self/task"):
+            with contextlib.suppress(OSError), open(f"/proc/self/task/{thread}/status") as file:
+                about = dict(line.rstrip("\n").split(":\t", 1) for line in file if ":\t" in line)
+                if about["Name"].startswith("pt_"):
+                    found.append((thread, about["State"], about["voluntary_ctxt_switches"], about["nonvoluntary_ctxt_switches"]))
+        return found
+
+    before, deadline = None, time.monotonic() + _SETTLE_LIMIT_S
+    while (now := threads()) != before or not all(state.startswith("S") for _, state, _, _ in now):
+        if time.monotonic() > deadline:
+            return
+        before = now
+        os.sched_yield()
+
+
 class Batches:
     """An iterator over the batches of a loader that begins after `skipped` of them, and the generators of its processes;
     `states` are those of the iterator which gave the others."""
@@ -103,6 +130,8 @@ class Batches:
                 name = "sampler" if loader.batch_sampler is None else "batch_sampler"
                 skipping = _Skipping(getattr(loader, name), skipped)
                 changes.enter_context(_changed(loader, name, skipping))
+            if self._processes > 0 and _FORK_CAN_HANG:
+                _let_threads_settle()
             self._batches = iter(loader)
         if skipping is not None:
             skipping.skip()
