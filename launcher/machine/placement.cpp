@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
-#include <cmath>
 #include <memory>
 
 #include "launcher/machine/placement_files.h"
@@ -216,8 +215,10 @@ std::optional<double> cpu_quota(const Machine& machine) {
 
 int count_usable_cpus(const Machine& machine) {
   const auto allowed = static_cast<double>(allowed_cpus(machine).size());
-  const double usable = std::min(allowed, std::ceil(cpu_quota(machine).value_or(allowed)));
-  return std::max(1, static_cast<int>(usable));
+  const double usable = std::min(allowed, cpu_quota(machine).value_or(allowed));
+  // Rounded up, without std::ceil (agent/output/CMakeLists.txt says why).
+  const int whole = static_cast<int>(usable);
+  return std::max(1, whole < usable ? whole + 1 : whole);
 }
 
 std::vector<Gpu> find_gpus(const Machine& machine) {
