@@ -949,7 +949,7 @@ class RandomNumbers(unittest.TestCase):
 
 class Forks(unittest.TestCase):
     """A loader's processes are forked when no thread of Gloo's enters the interpreter. (ctest preloads what makes such a
-    thread slow: without the fork's waiting, one of the first children never comes.)"""
+    thread slow: if the fork did not wait for it, one of the first children would hang.)"""
 
     def test_come_between_calls(self):
         sys.path.insert(0, str(SOURCE / "worker_lib/python"))
