@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/deaths_in_place.h"
 #include "tests/support/training.h"
 
 namespace ddprun::test {
@@ -57,47 +58,14 @@ class ReplaceTrain : public ::testing::TestWithParam<Way> {
   // One job in which these deaths come one after the other: POINT:STEP:RANK.
   void dies(const std::vector<std::string>& deaths, bool is_always_in_place = true) {
     const TemporaryTree folder;
-    const TemporaryTree marks;
-    std::string all;
-    for (const std::string& death : deaths) all += (all.empty() ? "" : ",") + death;
-    SCOPED_TRACE(all);
-    const JobSetup setup{.environment = {{"DDPRUN_DEATHS", all},
-                                         {"DDPRUN_DEATHS_IN_PLACE", marks.path()},
-                                         {"DDPRUN_CONTROL_DIR", marks / "control"}}};
-    Job job(command(folder.path(), {"--standby=auto", "--events=" + marks / "events"}), setup);
-    const std::string ranks = std::to_string(GetParam().ranks);
-    const std::string ready = "\"can_recover\":true,\"waiting\":" + ranks + ",";
-    for (std::size_t i = 0; i < deaths.size(); ++i) {
-      const bool follows = deaths[i].starts_with("recovery");  // in the middle of the one before
-      if (!follows) {
-        ASSERT_TRUE(job.reaches(
-            [&] {
-              return run_to_its_end(ddpctl({"status", "--json", std::to_string(job.pid())}), setup)
-                         .out.find(ready) != std::string::npos;
-            },
-            kTime))
-            << job.err();
-      }
-      // Those that come in its middle may do so at once.
-      marks.write("may-die-" + std::to_string(i), "");
-      for (std::size_t next = i + 1; next < deaths.size() && deaths[next].starts_with("recovery");
-           ++next) {
-        marks.write("may-die-" + std::to_string(next), "");
-      }
-      if (follows) continue;  // a recovery of fewer calls is over before
-      ASSERT_TRUE(job.reaches(
-          [&] { return std::filesystem::exists(marks / ("died-" + std::to_string(i))); }, kTime))
-          << deaths[i] << "\n"
-          << job.err();
-      // Until then the standby that takes the place counts as one that waits.
-      ASSERT_TRUE(job.reaches([&] {
-        return count_of("\"event\":\"restarted\"", read_file(marks / "events")) > i;
-      })) << job.err();
-    }
+    const DeathsInPlace plan(deaths);
+    SCOPED_TRACE(plan.text());
+    Job job(command(folder.path(), plan.options()), plan.setup());
+    ASSERT_NO_FATAL_FAILURE(plan.let_happen(job, GetParam().ranks, kTime));
     ASSERT_EQ(job.wait(kTime), exited(0)) << job.err();
     EXPECT_TRUE(end_with_the_same_bytes(undisturbed().folder->path(), folder.path())) << job.err();
     EXPECT_THAT(job.left_over(), IsEmpty());
-    const std::string events = read_file(marks / "events");
+    const std::string events = plan.events();
     EXPECT_THAT(events, HasSubstr("\"how\":\"replaced\""));
     const bool was_restarted = events.find("\"round\":1") != std::string::npos;
     // The sums are in no checkpoint.
@@ -149,6 +117,26 @@ INSTANTIATE_TEST_SUITE_P(Ways, ReplaceTrain,
                          ::testing::Values(Way{"shm", 2}, Way{"shm", 3}, Way{"gloo", 2},
                                            Way{"gloo", 3}),
                          ::testing::PrintToStringParamName());
+
+// What the Trainer has added up comes along: the losses of an epoch, and the history.
+TEST(ReplaceTrainTest, TheTrainerDoesItByItself) {
+  const auto command = [](const std::string& folder, std::vector<std::string> options) {
+    options.insert(options.begin(), {"--nproc-per-node=2", "--max-restarts=10", "--no-python"});
+    return ddprun(options, {DDPRUN_TRAINED_BY_TRAINER, folder, "0"});
+  };
+  const TemporaryTree undisturbed;
+  Job plain(command(undisturbed.path(), {}));
+  ASSERT_EQ(plain.wait(kTime), exited(0)) << plain.err();
+  const TemporaryTree folder;
+  const DeathsInPlace plan(
+      {"forward:3:1", "forward:8:0", "step_end:11:1", "forward:20:0", "step_end:25:0"});
+  Job job(command(folder.path(), plan.options()), plan.setup());
+  ASSERT_NO_FATAL_FAILURE(plan.let_happen(job, 2, kTime));
+  ASSERT_EQ(job.wait(kTime), exited(0)) << job.err();
+  EXPECT_EQ(job.out(), plain.out()) << job.err();
+  EXPECT_EQ(last_step_in(folder.path()), 30);
+  EXPECT_THAT(plan.events(), Not(HasSubstr("\"round\":1"))) << job.err();
+}
 
 // A rank that lives has begun with a second of gradients when the other one dies. Those of a lost step are of no use.
 TEST(ReplaceTrainTest, ARankDoesNotFinishTheGradientsOfALostStep) {

@@ -18,6 +18,7 @@
 #include <thread>
 #include <vector>
 
+#include "tests/support/deaths_in_place.h"
 #include "tests/support/training.h"
 
 namespace ddprun::test {
@@ -129,32 +130,15 @@ TEST(Snapshot, GivesBackAllStateWhereverARankDies) {
 // Its set-up is that of a worker which had found none, and at that time there are some.
 TEST(Snapshot, OfTheWorkersIsNoneOfAStandbyThatIsMadeLater) {
   const TemporaryTree folder;
-  const TemporaryTree marks;
-  const JobSetup setup{.environment = {{"DDPRUN_DEATHS", "forward:5:0,forward:9:0"},
-                                       {"DDPRUN_DEATHS_IN_PLACE", marks.path()},
-                                       {"DDPRUN_CONTROL_DIR", marks / "control"}}};
-  Job job(ddprun({"--nproc-per-node=2", "--max-restarts=10", "--no-python", "--standby=auto",
-                  "--events=" + marks / "events"},
-                 {DDPRUN_MORTAL_TRAINING, folder.path(), "now", "shm", "1"}),
-          setup);
-  const auto all_can_be_replaced = [&] {
-    return run_to_its_end(ddpctl({"status", "--json", std::to_string(job.pid())}), setup)
-               .out.find("\"can_recover\":true,\"waiting\":2,") != std::string::npos;
-  };
-  for (const std::size_t number : {0, 1}) {
-    const std::string death = std::to_string(number);
-    ASSERT_TRUE(job.reaches(all_can_be_replaced, kTime)) << job.err();
-    marks.write("may-die-" + death, "");
-    ASSERT_TRUE(job.reaches([&] { return fs::exists(marks / ("died-" + death)); }, kTime))
-        << job.err();
-    // Until then the standby that takes the place counts as one that waits.
-    ASSERT_TRUE(job.reaches([&] {
-      return count_of("\"event\":\"restarted\"", read_file(marks / "events")) > number;
-    })) << job.err();
-  }
+  const DeathsInPlace plan({"forward:5:0", "forward:9:0"});
+  std::vector<std::string> options = plan.options();
+  options.insert(options.end(), {"--nproc-per-node=2", "--max-restarts=10", "--no-python"});
+  Job job(ddprun(options, {DDPRUN_MORTAL_TRAINING, folder.path(), "now", "shm", "1"}),
+          plan.setup());
+  ASSERT_NO_FATAL_FAILURE(plan.let_happen(job, 2, kTime));
   ASSERT_EQ(job.wait(kTime), exited(0)) << job.err();
   EXPECT_THAT(job.err(), Not(HasSubstr("cannot be replaced"))) << job.err();
-  EXPECT_THAT(read_file(marks / "events"), Not(HasSubstr("\"round\":1"))) << job.err();
+  EXPECT_THAT(plan.events(), Not(HasSubstr("\"round\":1"))) << job.err();
 }
 
 // 3 epochs of 10 steps. The Trainer's own state (losses of the epoch, history) comes back, too; and where the last step

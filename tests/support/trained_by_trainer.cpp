@@ -1,5 +1,6 @@
 // trained_by_trainer FOLDER MEMORY_EVERY: a small training by the Trainer, whose only checkpoint on the disk is made at its
-// end; rank 0 prints the losses and all weights, exactly. With DDPRUN_ALL_DIE_AT=STEP,STEP… every rank kills itself after the n-th of these steps in the n-th run.
+// end; rank 0 prints the losses and all weights, exactly. With DDPRUN_ALL_DIE_AT=STEP,STEP… every rank kills itself after
+// the n-th of these steps in the n-th run. Points of death (death.h): forward, step_end.
 #include <torch/nn.h>
 #include <torch/optim/sgd.h>
 
@@ -14,6 +15,7 @@
 #include "ddprun/ddp.h"
 #include "ddprun/run.h"
 #include "ddprun/trainer.h"
+#include "tests/support/death.h"
 #include "tests/support/end_quickly.h"
 #include "tests/support/random_batches.h"
 
@@ -39,6 +41,8 @@ class Death : public ddprun::Callback {
   }
   void on_step_end(const ddprun::TrainingView& training) override {
     if (training.step() == step_) std::raise(SIGKILL);
+    ddprun::test::death::reach("step_end");
+    ddprun::test::death::at_step(training.step() + 1);
   }
 
  private:
@@ -60,6 +64,7 @@ void train(ddprun::Context& context, const std::string& folder, int memory_every
   trainer.use(checkpoints, {.every_epochs = 0});
   trainer.add_callback(std::make_shared<Death>());
   const ddprun::History history = trainer.fit(batches, [](auto& module, RandomBatch& batch) {
+    ddprun::test::death::reach("forward");
     return torch::nn::functional::cross_entropy(module(batch.inputs), batch.targets);
   });
   if (!context.is_main_process()) return;

@@ -14,12 +14,12 @@
 #include "ddprun/failure_vote.h"
 #include "ddprun/gradients.h"
 #include "ddprun/log.h"
+#include "ddprun/metrics.h"
 #include "ddprun/progress.h"
 #include "ddprun/recoverable.h"
 #include "ddprun/serialize.h"
 #include "worker_lib/checkpoint/state_text.h"
 #include "worker_lib/group/leave_vote.h"
-#include "worker_lib/train/epoch_meter.h"
 
 namespace ddprun {
 namespace {
@@ -28,6 +28,57 @@ using Clock = std::chrono::steady_clock;
 
 constexpr auto kTrainer = "a Trainer";
 constexpr auto kLossOfGpuPeriod = std::chrono::seconds(1);
+
+// Each loss and metric times its number of samples.
+struct EpochSums {
+  double loss = 0;
+  Metrics metrics;
+  std::int64_t count = 0;  // samples
+};
+
+// What is added up in an epoch, of which the means over all ranks' samples are made. A loss that was computed on a GPU
+// stays there: reading it would wait for the GPU.
+class EpochMeter {
+ public:
+  // `metrics`: means over the batch's `count` samples, as the loss is.
+  void add(const torch::Tensor& loss, const Metrics& metrics, std::int64_t count) {
+    const auto weight = static_cast<double>(count);
+    if (loss.is_cpu()) {
+      loss_.add(loss.item<double>() * weight);
+    } else {
+      loss_.add(loss.to(torch::kFloat64) * weight);
+    }
+    count_ += count;
+    for (const auto& [name, value] : metrics) metrics_[name] += value * weight;
+  }
+  EpochSums own() const { return {loss_.value(), metrics_, count_}; }
+  void continue_from(EpochSums sums) {
+    loss_ = {};
+    loss_.add(sums.loss);
+    metrics_ = std::move(sums.metrics);
+    count_ = sums.count;
+  }
+  // Collective. Which metrics there are is rank 0's to say.
+  EpochSums over_ranks(Context& context) const {
+    EpochSums all = own();
+    std::vector<std::string> names;
+    for (const auto& entry : all.metrics) names.push_back(entry.first);
+    names = context.broadcast_object(std::move(names));
+
+    std::vector<double> sums{static_cast<double>(all.count), all.loss};
+    for (const std::string& name : names) sums.push_back(all.metrics[name]);
+    context.all_reduce(
+        torch::from_blob(sums.data(), {static_cast<std::int64_t>(sums.size())}, torch::kFloat64));
+    all = {.loss = sums[1], .metrics = {}, .count = static_cast<std::int64_t>(sums[0])};
+    for (std::size_t i = 0; i < names.size(); ++i) all.metrics[names[i]] = sums[i + 2];
+    return all;
+  }
+
+ private:
+  detail::DeferredSum loss_;
+  Metrics metrics_;
+  std::int64_t count_ = 0;
+};
 
 std::string text_of(const Metrics& metrics) {
   std::ostringstream text;
@@ -81,7 +132,7 @@ struct TrainerBase::Parts final : TrainingView, Stateful {
   double loss() const override {
     if (window_losses.empty()) return saved_loss;
     double sum = 0;
-    for (const BatchLoss& loss : window_losses) sum += loss.read();
+    for (const torch::Tensor& loss : window_losses) sum += loss.item<double>();
     return sum / static_cast<double>(window_losses.size());
   }
   double learning_rate() const override {
@@ -181,7 +232,7 @@ struct TrainerBase::Parts final : TrainingView, Stateful {
   Clock::time_point epoch_begun;
   Clock::time_point next_loss_of_gpu;  // is read for those who watch
   std::optional<ProgressBar> bar;
-  std::vector<BatchLoss> window_losses;
+  std::vector<torch::Tensor> window_losses;
 
   // What this rank has of the loop, for the process that may take its place (recoverable.h).
   struct Loop final : Stateful {
@@ -200,9 +251,6 @@ struct TrainerBase::Parts final : TrainingView, Stateful {
 namespace {
 
 struct LoopState {
-  std::int64_t epoch = 0, step = 0, consumed = 0, batches_done = 0, saved_step = 0;
-  bool is_epoch_saved = true, is_new_best = false, is_evaluation_saved = true;
-  double last_learning_rate = 0;
   std::vector<double> losses;  // of the last window
   EpochSums sums;
   std::string history;
@@ -210,9 +258,7 @@ struct LoopState {
   LeaveVote::State vote{};
   template <typename Fields>
   void fields(Fields& field) {
-    field(epoch, step, consumed, batches_done, saved_step, is_epoch_saved, is_new_best,
-          is_evaluation_saved, last_learning_rate, losses, sums.loss, sums.metrics, sums.count,
-          history, stopping, vote);
+    field(losses, sums.loss, sums.metrics, sums.count, history, stopping, vote);
   }
 };
 
@@ -221,38 +267,22 @@ struct LoopState {
 std::string TrainerBase::Parts::Loop::state_dict() const {
   const std::size_t size = parts.record.epochs.size() + parts.record.evaluations.size() + 1;
   if (std::exchange(history_size, size) != size) history = parts.record.to_state();
-  LoopState state{.epoch = parts.at.epoch,
-                  .step = parts.at.step,
-                  .consumed = parts.at.consumed,
-                  .batches_done = parts.batches_done,
-                  .saved_step = parts.saved_step,
-                  .is_epoch_saved = parts.is_epoch_saved,
-                  .is_new_best = parts.is_new_best,
-                  .is_evaluation_saved = parts.is_evaluation_saved,
-                  .last_learning_rate = parts.last_learning_rate,
-                  .losses = {},
+  LoopState state{.losses = {},
                   .sums = parts.meter.own(),
                   .history = history,
                   .stopping = parts.stopping ? parts.stopping->state_dict() : "",
                   .vote = parts.failures.vote_state()};
-  for (const BatchLoss& loss : parts.window_losses) state.losses.push_back(loss.read());
+  for (const torch::Tensor& loss : parts.window_losses) {
+    state.losses.push_back(loss.item<double>());
+  }
   return to_bytes(state);
 }
 
 void TrainerBase::Parts::Loop::load_state_dict(const std::string& text) {
   LoopState state = from_bytes<LoopState>(text);
-  parts.at.epoch = state.epoch;
-  parts.at.step = state.step;
-  parts.at.consumed = state.consumed;
-  parts.batches_done = state.batches_done;
-  parts.saved_step = state.saved_step;
-  parts.is_epoch_saved = state.is_epoch_saved;
-  parts.is_new_best = state.is_new_best;
-  parts.is_evaluation_saved = state.is_evaluation_saved;
-  parts.last_learning_rate = state.last_learning_rate;
   parts.window_losses.clear();
   for (const double loss : state.losses) {
-    parts.window_losses.emplace_back(torch::scalar_tensor(loss, torch::kFloat64));
+    parts.window_losses.push_back(torch::scalar_tensor(loss, torch::kFloat64));
   }
   parts.meter.continue_from(std::move(state.sums));
   parts.record = History::from_state(state.history);
@@ -326,7 +356,7 @@ void TrainerBase::Parts::keep() {
 }
 
 void TrainerBase::Parts::tell_progress(std::int64_t total) {
-  if (window_losses.front().on_gpu.defined()) {
+  if (!window_losses.front().is_cpu()) {
     const auto now = Clock::now();
     if (now < next_loss_of_gpu) return context.progress(at.step, total);
     next_loss_of_gpu = now + kLossOfGpuPeriod;
@@ -408,6 +438,8 @@ void TrainerBase::begin(Evaluation evaluation) {
       log::info("continuing in epoch ", p.at.epoch + 1, " after step ", p.at.step);
     }
   }
+  p.recoverable.keep(p.at.epoch, p.at.step, p.at.consumed, p.batches_done, p.saved_step,
+                     p.is_epoch_saved, p.is_new_best, p.is_evaluation_saved, p.last_learning_rate);
   p.recoverable.keep(p.loop);
   if (p.schedule != nullptr) p.recoverable.keep(*p.schedule);
   if (p.scaler != nullptr) p.recoverable.keep_replicated(*p.scaler);
@@ -469,7 +501,7 @@ torch::Tensor TrainerBase::part_of_update(const BatchResult& result, std::size_t
     throw UsageError("Trainer: the loss is to be a tensor of one element, not " +
                      (result.loss.defined() ? "of shape " + shape.str() : "undefined"));
   }
-  p.meter.add(p.window_losses.emplace_back(result.loss), result.metrics, result.count);
+  p.meter.add(p.window_losses.emplace_back(result.loss.detach()), result.metrics, result.count);
   const torch::Tensor part = window == 1 ? result.loss : result.loss / static_cast<double>(window);
   return p.scaler == nullptr ? part : p.scaler->scale(part);
 }
@@ -503,13 +535,7 @@ void TrainerBase::end_update() {
     p.schedule->step();
 
   if (p.options.terminate_on_nan) {
-    for (const BatchLoss& loss : p.window_losses) {
-      if (loss.on_gpu.defined()) {
-        p.finite.watch(loss.on_gpu, p.at.step);
-      } else {
-        p.finite.watch(loss.value, p.at.step);
-      }
-    }
+    for (const torch::Tensor& loss : p.window_losses) p.finite.watch(loss, p.at.step);
   }
   p.call(&Callback::on_step_end);
   const bool is_leaving = p.failures.should_leave();
