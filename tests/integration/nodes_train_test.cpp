@@ -221,7 +221,7 @@ TEST_F(NodesTrain, TrainOnEverySampleOnceHoweverTheWorldGrowsAndShrinks) {
 
 // Under torchrun 2.11 half of the restarts meet what the last round left in the store.
 TEST(GlooJob, RestartsAsOftenAsAskedWithoutOneFailedStart) {
-  const int restarts = full_tests() ? 200 : 8;
+  const int restarts = full_tests() ? 200 : 5;
   const TemporaryTree folder;
   Cluster cluster({.meeting = Meeting::kStatic,
                    .options = {"--max-restarts=" + std::to_string(restarts)},

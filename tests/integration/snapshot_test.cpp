@@ -69,7 +69,7 @@ void lose_a_few_steps(const std::string& standby, std::mt19937& random,
   const TemporaryTree folder;
   Job job(images(folder.path(), {standby}));
   const auto made = [&] { return steps_in(folder / "loss.rank0").size(); };
-  for (int kills = full_tests() ? 30 : 3; kills > 0; --kills) {
+  for (int kills = full_tests() ? 30 : 2; kills > 0; --kills) {
     const std::size_t before = made();
     ASSERT_TRUE(job.reaches([&] { return made() > before + 5; }, kTime)) << job.err();
     std::this_thread::sleep_for(std::chrono::microseconds(random() % 30'000));
