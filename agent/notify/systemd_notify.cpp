@@ -10,6 +10,7 @@
 #include <sstream>
 #include <utility>
 
+#include "rendezvous/common/descriptor_message.h"
 #include "rendezvous/common/foreign_text.h"
 #include "rendezvous/common/parse_number.h"
 
@@ -103,21 +104,12 @@ SystemdNotify::SystemdNotify(boost::asio::any_io_executor executor, const Enviro
 bool SystemdNotify::keep(int fd, const std::string& name) {
   if (!is_on()) return false;
   std::string text = "FDSTORE=1\nFDNAME=" + name + "\n";
-  iovec bytes{text.data(), text.size()};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof fd)] = {};
-  msghdr message{};
-  message.msg_name = &socket_->address;
-  message.msg_namelen = socket_->length;
-  message.msg_iov = &bytes;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof control;
-  cmsghdr* const header = CMSG_FIRSTHDR(&message);
-  header->cmsg_level = SOL_SOCKET;
-  header->cmsg_type = SCM_RIGHTS;
-  header->cmsg_len = CMSG_LEN(sizeof fd);
-  std::memcpy(CMSG_DATA(header), &fd, sizeof fd);
-  return ::sendmsg(fd_.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0;
+  iovec bytes[] = {{text.data(), text.size()}};
+  rdzv::DescriptorMessage<1> message(bytes);
+  message.header.msg_name = &socket_->address;
+  message.header.msg_namelen = socket_->length;
+  message.give({&fd, 1});
+  return ::sendmsg(fd_.get(), &message.header, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0;
 }
 
 void SystemdNotify::forget(const std::string& name) {

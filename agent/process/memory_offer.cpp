@@ -18,6 +18,8 @@
 #include <cstring>
 #include <tuple>
 
+#include "rendezvous/common/descriptor_message.h"
+
 namespace ddprun::agent {
 namespace {
 
@@ -59,20 +61,11 @@ bool send_line(int client, const MemoryOffer& offer, std::string_view rest) {
 }
 
 bool send_memory(int client, int memory) {
-  iovec text = part_of(memory_words::kMemory);
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof memory)] = {};
-  msghdr message{};
-  message.msg_iov = &text;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof control;
-  cmsghdr* const header = CMSG_FIRSTHDR(&message);
-  header->cmsg_level = SOL_SOCKET;
-  header->cmsg_type = SCM_RIGHTS;
-  header->cmsg_len = CMSG_LEN(sizeof memory);
-  std::memcpy(CMSG_DATA(header), &memory, sizeof memory);
-  return ::sendmsg(client, &message, MSG_NOSIGNAL | MSG_DONTWAIT) ==
-         static_cast<ssize_t>(text.iov_len);
+  iovec parts[] = {part_of(memory_words::kMemory)};
+  rdzv::DescriptorMessage<1> message(parts);
+  message.give({&memory, 1});
+  return ::sendmsg(client, &message.header, MSG_NOSIGNAL | MSG_DONTWAIT) ==
+         static_cast<ssize_t>(memory_words::kMemory.size());
 }
 
 // -1: there is none, or it is another user's.

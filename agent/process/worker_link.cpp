@@ -14,6 +14,7 @@
 #include <tuple>
 #include <utility>
 
+#include "rendezvous/common/descriptor_message.h"
 #include "rendezvous/common/foreign_text.h"
 
 namespace ddprun::agent {
@@ -140,19 +141,11 @@ bool WorkerLink::tell_take_place(int rank, std::uint32_t generation, int stdout_
   take.rank = rank;
   take.generation = generation;
   const std::array descriptors{stdout_fd, stderr_fd, before.mirror_.get()};
-  iovec bytes{&take, sizeof take};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof descriptors)] = {};
-  msghdr message{};
-  message.msg_iov = &bytes;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof control;
-  cmsghdr* const header = CMSG_FIRSTHDR(&message);
-  header->cmsg_level = SOL_SOCKET;
-  header->cmsg_type = SCM_RIGHTS;
-  header->cmsg_len = CMSG_LEN(sizeof descriptors);
-  std::memcpy(CMSG_DATA(header), descriptors.data(), sizeof descriptors);
-  if (::sendmsg(socket_.native_handle(), &message, MSG_DONTWAIT | MSG_NOSIGNAL) != sizeof take) {
+  iovec bytes[] = {{&take, sizeof take}};
+  rdzv::DescriptorMessage<descriptors.size()> message(bytes);
+  message.give(descriptors);
+  if (::sendmsg(socket_.native_handle(), &message.header, MSG_DONTWAIT | MSG_NOSIGNAL) !=
+      sizeof take) {
     return false;
   }
   mirror_ = std::move(before.mirror_);

@@ -8,11 +8,11 @@
 #include <array>
 #include <boost/json.hpp>
 #include <cerrno>
-#include <cstring>
 #include <utility>
 
 #include "agent/process/memory_offer.h"
 #include "agent/text/json_text.h"
+#include "rendezvous/common/descriptor_message.h"
 #include "rendezvous/common/foreign_text.h"
 
 namespace ddprun::agent {
@@ -76,27 +76,15 @@ Result<rdzv::UniqueFd> receive_memory(int socket, const std::string& name,
                                       Clock::time_point until) {
   if (!await_input(socket, until)) return fail(silent(name));
   std::array<char, 16> bytes{};
-  iovec text{bytes.data(), bytes.size()};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  msghdr message{};
-  message.msg_iov = &text;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof control;
-  const ssize_t size = ::recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-  rdzv::UniqueFd memory;
-  const cmsghdr* const header = CMSG_FIRSTHDR(&message);
-  if (size > 0 && header != nullptr && header->cmsg_level == SOL_SOCKET &&
-      header->cmsg_type == SCM_RIGHTS && header->cmsg_len == CMSG_LEN(sizeof(int))) {
-    int descriptor = -1;
-    std::memcpy(&descriptor, CMSG_DATA(header), sizeof descriptor);
-    memory.reset(descriptor);
-  }
+  iovec parts[] = {{bytes.data(), bytes.size()}};
+  rdzv::DescriptorMessage<1> message(parts);
+  const ssize_t size = ::recvmsg(socket, &message.header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  auto taken = message.taken();
   const bool is_whole =
       std::string_view(bytes.data(), static_cast<std::size_t>(std::max<ssize_t>(size, 0))) ==
       memory_words::kMemory;
-  if (!memory || !is_whole) return fail(ErrorCode::kClosed, "the memory at " + name + " is gone");
-  return memory;
+  if (taken.size() == 1 && is_whole) return std::move(taken.front());
+  return fail(ErrorCode::kClosed, "the memory at " + name + " is gone");
 }
 
 std::string text_in(const json::object& object, std::string_view name) {

@@ -9,6 +9,8 @@
 #include <cstring>
 #include <vector>
 
+#include "rendezvous/common/descriptor_message.h"
+
 namespace ddprun::agent {
 
 using rdzv::UniqueFd;
@@ -40,20 +42,9 @@ bool Channel::send(zygote::Kind kind, std::uint32_t flags, std::string_view text
   header.pid = ::getpid();
   header.flags = flags;
   iovec parts[] = {{&header, sizeof header}, {const_cast<char*>(text.data()), text.size()}};
-  alignas(cmsghdr) char control[CMSG_SPACE(kDescriptorsMax * sizeof(int))] = {};
-  msghdr message{};
-  message.msg_iov = parts;
-  message.msg_iovlen = 2;
-  if (!descriptors.empty()) {
-    message.msg_control = control;
-    message.msg_controllen = CMSG_SPACE(descriptors.size_bytes());
-    cmsghdr* const first = CMSG_FIRSTHDR(&message);
-    first->cmsg_level = SOL_SOCKET;
-    first->cmsg_type = SCM_RIGHTS;
-    first->cmsg_len = CMSG_LEN(descriptors.size_bytes());
-    std::memcpy(CMSG_DATA(first), descriptors.data(), descriptors.size_bytes());
-  }
-  return ::sendmsg(socket_.native_handle(), &message, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0;
+  rdzv::DescriptorMessage<kDescriptorsMax> message(parts);
+  message.give(descriptors);
+  return ::sendmsg(socket_.native_handle(), &message.header, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0;
 }
 
 void Channel::await() {

@@ -19,6 +19,8 @@
 #include <utility>
 #include <vector>
 
+#include "rendezvous/common/descriptor_message.h"
+
 namespace ddprun {
 namespace {
 
@@ -229,23 +231,12 @@ void AgentLink::hold_death_lock() {
 }
 
 bool AgentLink::send(const void* message, std::size_t size, int descriptor) {
-  iovec part{const_cast<void*>(message), size};
-  msghdr header{};
-  header.msg_iov = &part;
-  header.msg_iovlen = 1;
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  if (descriptor >= 0) {
-    header.msg_control = control;
-    header.msg_controllen = sizeof control;
-    cmsghdr* const rights = CMSG_FIRSTHDR(&header);
-    rights->cmsg_level = SOL_SOCKET;
-    rights->cmsg_type = SCM_RIGHTS;
-    rights->cmsg_len = CMSG_LEN(sizeof(int));
-    std::memcpy(CMSG_DATA(rights), &descriptor, sizeof descriptor);
-  }
+  iovec parts[] = {{const_cast<void*>(message), size}};
+  rdzv::DescriptorMessage<1> whole(parts);
+  whole.give({&descriptor, std::size_t{descriptor >= 0}});
   const std::scoped_lock lock(mutex_);
   if (!is_open_ || !mark_.is_set()) return false;
-  if (::sendmsg(socket_.get(), &header, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0) return true;
+  if (::sendmsg(socket_.get(), &whole.header, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0) return true;
   close();
   return false;
 }
@@ -325,24 +316,6 @@ std::optional<AgentLink::GroupNews> AgentLink::await_group_news(int stop, std::u
       stop, [this, known] { return broken_ || (regroup_ && regroup_->generation > known); });
 }
 
-namespace {
-
-// Those that came with a message.
-std::vector<rdzv::UniqueFd> descriptors_of(msghdr& header) {
-  std::vector<rdzv::UniqueFd> descriptors;
-  for (cmsghdr* each = CMSG_FIRSTHDR(&header); each; each = CMSG_NXTHDR(&header, each)) {
-    if (each->cmsg_level != SOL_SOCKET || each->cmsg_type != SCM_RIGHTS) continue;
-    for (std::size_t at = CMSG_LEN(0); at + sizeof(int) <= each->cmsg_len; at += sizeof(int)) {
-      int descriptor = -1;
-      std::memcpy(&descriptor, reinterpret_cast<const char*>(each) + at, sizeof descriptor);
-      descriptors.emplace_back(descriptor);
-    }
-  }
-  return descriptors;
-}
-
-}  // namespace
-
 // All that has come, whichever thread it is for.
 void AgentLink::receive() {
   union Any {
@@ -353,18 +326,13 @@ void AgentLink::receive() {
   };
   while (is_open_) {
     Any message{};
-    iovec part{&message, sizeof message};
-    alignas(cmsghdr) char control[CMSG_SPACE(4 * sizeof(int))];
-    msghdr header{};
-    header.msg_iov = &part;
-    header.msg_iovlen = 1;
-    header.msg_control = control;
-    header.msg_controllen = sizeof control;
-    const ssize_t length =
-        TEMP_FAILURE_RETRY(::recvmsg(socket_.get(), &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC));
+    iovec parts[] = {{&message, sizeof message}};
+    rdzv::DescriptorMessage<4> whole(parts);
+    const ssize_t length = TEMP_FAILURE_RETRY(
+        ::recvmsg(socket_.get(), &whole.header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC));
     if (length < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
     if (length <= 0) return close();
-    std::vector<rdzv::UniqueFd> descriptors = descriptors_of(header);
+    std::vector<rdzv::UniqueFd> descriptors = whole.taken();
     const auto is = [&](link::Kind kind, std::size_t size) {
       return static_cast<std::size_t>(length) == size &&
              message.head.kind == static_cast<std::uint32_t>(kind);

@@ -28,6 +28,7 @@
 #include <utility>
 #include <vector>
 
+#include "rendezvous/common/descriptor_message.h"
 #include "rendezvous/common/file_text.h"
 #include "rendezvous/common/unique_fd.h"
 #include "rendezvous/common/worker_abi/collective_record.h"
@@ -67,23 +68,11 @@ bool send(int socket, Kind kind, std::uint32_t flags = 0, std::string_view text 
 // Ends this process if the agent has closed the socket. The text is not for this kind of zygote.
 Packet receive(int socket) {
   Packet packet;
-  iovec part{&packet.header, sizeof packet.header};
-  alignas(cmsghdr) char control[CMSG_SPACE(kDescriptorsMax * sizeof(int))];
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof control;
-  const ssize_t size = TEMP_FAILURE_RETRY(::recvmsg(socket, &message, MSG_CMSG_CLOEXEC));
+  iovec parts[] = {{&packet.header, sizeof packet.header}};
+  rdzv::DescriptorMessage<kDescriptorsMax> message(parts);
+  const ssize_t size = TEMP_FAILURE_RETRY(::recvmsg(socket, &message.header, MSG_CMSG_CLOEXEC));
   if (size < static_cast<ssize_t>(sizeof packet.header)) ::_exit(0);
-  for (cmsghdr* each = CMSG_FIRSTHDR(&message); each; each = CMSG_NXTHDR(&message, each)) {
-    if (each->cmsg_level != SOL_SOCKET || each->cmsg_type != SCM_RIGHTS) continue;
-    for (std::size_t at = CMSG_LEN(0); at + sizeof(int) <= each->cmsg_len; at += sizeof(int)) {
-      int descriptor = -1;
-      std::memcpy(&descriptor, reinterpret_cast<const char*>(each) + at, sizeof descriptor);
-      packet.descriptors.emplace_back(descriptor);
-    }
-  }
+  packet.descriptors = message.taken();
   return packet;
 }
 

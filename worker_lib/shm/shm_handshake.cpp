@@ -10,11 +10,11 @@
 #include <array>
 #include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <iterator>
 #include <utility>
 
 #include "ddprun/error.h"
+#include "rendezvous/common/descriptor_message.h"
 
 namespace ddprun::shm {
 namespace {
@@ -55,50 +55,23 @@ ucred peer_of(int fd) {
   return peer;
 }
 
-// A byte with room for one descriptor; `message` points into the rest, so it stays where it is.
-struct DescriptorMessage {
-  DescriptorMessage() {
-    message.msg_iov = &data;
-    message.msg_iovlen = 1;
-    message.msg_control = control.data();
-    message.msg_controllen = control.size();
-  }
-  DescriptorMessage(const DescriptorMessage&) = delete;
-  DescriptorMessage& operator=(const DescriptorMessage&) = delete;
-
-  char byte = 'm';
-  iovec data{&byte, 1};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
-  msghdr message{};
-};
-
 // An invalid one is a message without a descriptor.
 bool send_descriptor(int fd, int sent) {
-  DescriptorMessage whole;
-  if (sent < 0) {
-    whole.message.msg_controllen = 0;
-  } else {
-    cmsghdr* const head = CMSG_FIRSTHDR(&whole.message);
-    head->cmsg_level = SOL_SOCKET;
-    head->cmsg_type = SCM_RIGHTS;
-    head->cmsg_len = CMSG_LEN(sizeof(int));
-    std::memcpy(CMSG_DATA(head), &sent, sizeof sent);
-  }
-  return ::sendmsg(fd, &whole.message, MSG_NOSIGNAL) == 1;
+  char byte = 'm';
+  iovec bytes[] = {{&byte, 1}};
+  rdzv::DescriptorMessage<1> message(bytes);
+  message.give({&sent, std::size_t{sent >= 0}});
+  return ::sendmsg(fd, &message.header, MSG_NOSIGNAL) == 1;
 }
 
 // Invalid where none came.
 rdzv::UniqueFd receive_descriptor(int fd) {
-  DescriptorMessage whole;
-  if (::recvmsg(fd, &whole.message, MSG_CMSG_CLOEXEC) != 1) return {};
-  const cmsghdr* const head = CMSG_FIRSTHDR(&whole.message);
-  if (head == nullptr || head->cmsg_level != SOL_SOCKET || head->cmsg_type != SCM_RIGHTS ||
-      head->cmsg_len != CMSG_LEN(sizeof(int))) {
-    return {};
-  }
-  int received = -1;
-  std::memcpy(&received, CMSG_DATA(head), sizeof received);
-  return rdzv::UniqueFd(received);
+  char byte = 0;
+  iovec bytes[] = {{&byte, 1}};
+  rdzv::DescriptorMessage<1> message(bytes);
+  if (::recvmsg(fd, &message.header, MSG_CMSG_CLOEXEC) != 1) return {};
+  auto taken = message.taken();
+  return taken.size() == 1 ? std::move(taken.front()) : rdzv::UniqueFd();
 }
 
 [[noreturn]] void went_away(pid_t pid) {
