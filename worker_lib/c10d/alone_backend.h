@@ -30,25 +30,14 @@ class AloneBackend : public c10d::Backend {
   WorkPtr barrier(const c10d::BarrierOptions&) override { return done({}); }
 
  private:
-  class Done : public c10d::Work {
-   public:
-    explicit Done(Tensors tensors)
-        : future_(c10::make_intrusive<c10::ivalue::Future>(
-              c10::ListType::create(c10::TensorType::get()), gpus_of(tensors))) {
-      future_->markCompleted(at::IValue(std::move(tensors)));
-      finish();
-    }
-    c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return future_; }
-
-   private:
-    static std::vector<c10::Device> gpus_of(const Tensors& tensors) {
-      if (tensors.empty() || tensors.front().is_cpu()) return {};
-      return {tensors.front().device()};
-    }
-
-    c10::intrusive_ptr<c10::ivalue::Future> future_;
-  };
-  static WorkPtr done(Tensors tensors) { return c10::make_intrusive<Done>(std::move(tensors)); }
+  static WorkPtr done(Tensors tensors) {
+    std::vector<c10::Device> gpus;
+    if (!tensors.empty() && !tensors.front().is_cpu()) gpus.push_back(tensors.front().device());
+    auto future = c10::make_intrusive<c10::ivalue::Future>(
+        c10::ListType::create(c10::TensorType::get()), std::move(gpus));
+    future->markCompleted(at::IValue(std::move(tensors)));
+    return c10d::Work::create_from_future(future);
+  }
 
   const std::string name_;
 };

@@ -1,5 +1,6 @@
 #include "worker_lib/c10d/gloo_backend.h"
 
+#include <c10/util/ScopeExit.h>
 #include <netdb.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -76,17 +77,6 @@ namespace {
 // What this thread's next calls are a part of: PyTorch makes its reduce_scatter over Gloo from
 // all_reduce, and the work that it returns has no future.
 thread_local const record::Call* whole = nullptr;
-
-class PartsOf {
- public:
-  explicit PartsOf(const record::Call& call) : call_(call) { whole = &call_; }
-  ~PartsOf() { whole = nullptr; }
-  PartsOf(const PartsOf&) = delete;
-  PartsOf& operator=(const PartsOf&) = delete;
-
- private:
-  const record::Call call_;
-};
 
 }  // namespace
 
@@ -170,13 +160,17 @@ GlooBackend::WorkPtr GlooBackend::scatter(Tensors& outputs, std::vector<Tensors>
 
 GlooBackend::WorkPtr GlooBackend::reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
                                                  const c10d::ReduceScatterOptions& options) {
-  const PartsOf parts(call_of(OpType::REDUCE_SCATTER, outputs.empty() ? nullptr : outputs.data()));
+  const auto call = call_of(OpType::REDUCE_SCATTER, outputs.empty() ? nullptr : outputs.data());
+  whole = &call;
+  const auto end = c10::make_scope_exit([] { whole = nullptr; });
   return ProcessGroupGloo::reduce_scatter(outputs, inputs, options);
 }
 
 GlooBackend::WorkPtr GlooBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                                        const c10d::ReduceScatterOptions& options) {
-  const PartsOf parts(equal_call(OpType::_REDUCE_SCATTER_BASE, input, -1, &options.reduceOp));
+  const auto call = equal_call(OpType::_REDUCE_SCATTER_BASE, input, -1, &options.reduceOp);
+  whole = &call;
+  const auto end = c10::make_scope_exit([] { whole = nullptr; });
   return ProcessGroupGloo::_reduce_scatter_base(output, input, options);
 }
 
@@ -224,10 +218,6 @@ class RecordedMessage : public c10d::Work {
   const record::Ticket ticket_;
 };
 
-record::Call message_of(OpType type, const GlooBackend::Tensors& tensors) {
-  return tensors.size() == 1 ? equal_call(type, tensors[0]) : call_of(type, nullptr);
-}
-
 }  // namespace
 
 template <typename Begin>
@@ -235,7 +225,7 @@ GlooBackend::WorkPtr GlooBackend::message(OpType type, int peer, int tag, const 
                                           const Begin& begin) {
   if (!record_) return begin();
   const auto end = type == OpType::SEND ? GroupRecord::End::kSender : GroupRecord::End::kReceiver;
-  const record::Ticket ticket = record_->enter_message(end, peer, tag, message_of(type, tensors));
+  const record::Ticket ticket = record_->enter_message(end, peer, tag, call_on(type, tensors));
   try {
     return c10::make_intrusive<RecordedMessage>(getRank(), type, begin(), record_, ticket);
   } catch (...) {

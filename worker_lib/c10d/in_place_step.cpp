@@ -26,6 +26,7 @@
 #include <Python.h>
 #include <structmember.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -36,11 +37,10 @@
 #include <utility>
 
 #include "worker_lib/c10d/gloo_interrupt.h"
-#include "worker_lib/c10d/mirror_record.h"
+#include "worker_lib/process/shared_memory.h"
+#include "worker_lib/process/unwind_tables.h"
 
 namespace {
-
-using ddprun::detail::Block;
 
 struct Release {
   void operator()(PyObject* object) const { Py_DECREF(object); }
@@ -88,62 +88,35 @@ PyTypeObject* given_type = nullptr;
 PyTypeObject* step_type = nullptr;
 PyTypeObject* path_type = nullptr;
 
-// Interned when the types are made.
-enum Name {
-  kVersion,
-  kGradFn,
-  kBackwardHooks,
-  kRegisterHookDict,
-  kRegisterHook,
-  kRequireForwardParamSync,
-  kCountedStep,
-  kBeforeGradients,
-  kNote,
-  kRefuseBatch,
-  kRefuseSteps,
-  kBeforeEntry,
-  kTextOfEntry,
-  kAfterEntry,
-  kAfterForwardOf,
-  kBeforeFirstGradients,
-  kTextOfEffect,
-  kCheckStep,
-  kAfterCommit,
-  kNoteSettings,
-  kFail,
-  kWriteLarger,
-  kNames
-};
-constexpr const char* kTexts[kNames] = {"_version",
-                                        "grad_fn",
-                                        "_backward_hooks",
-                                        "_register_hook_dict",
-                                        "register_hook",
-                                        "require_forward_param_sync",
-                                        "_counted_step",
-                                        "_before_gradients",
-                                        "_note",
-                                        "_refuse_batch",
-                                        "_refuse_steps",
-                                        "_before_entry",
-                                        "_text_of_entry",
-                                        "_after_entry",
-                                        "_after_forward_of",
-                                        "_before_first_gradients",
-                                        "_text_of_effect",
-                                        "_check_step",
-                                        "_after_commit",
-                                        "_note_settings",
-                                        "_fail",
-                                        "_write_larger"};
-PyObject* names[kNames];
 PyObject* own_hook = nullptr;  // its number in a tensor's hooks: PyTorch's own count from 0
 
-Owned get(PyObject* from, Name name) { return Owned(PyObject_GetAttr(from, names[name])); }
+// Of an attribute or a method.
+struct Name {
+  template <std::size_t size>
+  constexpr Name(const char (&its)[size]) {
+    std::copy_n(its, size, text);
+  }
+  char text[32] = {};
+};
 
-template <typename... Arguments>
-Owned call(PyObject* from, Name name, Arguments... arguments) {
-  return Owned(PyObject_CallMethodObjArgs(from, names[name], arguments..., nullptr));
+// Null with an exception if there is no memory for it.
+template <Name name>
+PyObject* interned() {
+  static PyObject* const its = PyUnicode_InternFromString(name.text);
+  return its;
+}
+
+template <Name name>
+Owned get(PyObject* from) {
+  PyObject* its = interned<name>();
+  return Owned(its != nullptr ? PyObject_GetAttr(from, its) : nullptr);
+}
+
+template <Name name, typename... Arguments>
+Owned call(PyObject* from, Arguments... arguments) {
+  PyObject* its = interned<name>();
+  return Owned(its != nullptr ? PyObject_CallMethodObjArgs(from, its, arguments..., nullptr)
+                              : nullptr);
 }
 
 bool is_tensor(PyObject* value) { return PyType_IsSubtype(Py_TYPE(value), tensor_type) != 0; }
@@ -180,7 +153,7 @@ Owned list_of(PyObject* values, Function function) {
 }
 
 Owned versions(PyObject* batch) {
-  if (is_tensor(batch)) return get(batch, kVersion);
+  if (is_tensor(batch)) return get<"_version">(batch);
   const bool is_dict = PyDict_Check(batch);
   if (!is_dict && !PyList_Check(batch) && !PyTuple_Check(batch)) return owned(Py_None);
   const Deeper deeper;
@@ -220,12 +193,68 @@ Owned copy_of(PyObject* batch) {
 PyObject* versions_for_python(PyObject*, PyObject* batch) { return versions(batch).release(); }
 PyObject* copy_of_for_python(PyObject*, PyObject* batch) { return copy_of(batch).release(); }
 
+// ---- records of a worker's mirror (worker_lib/python/ddprun/mirror.py, which reads them)
+
+struct Block {
+  const void* bytes;
+  std::uint64_t size;
+};
+
+struct Record {
+  std::uint64_t place;
+  std::int64_t number;
+  std::string_view text, more_text;  // the text is both, one after the other
+  std::span<const Block> blocks;
+};
+
+// As ddprun/mirror.py has them.
+struct MirrorHeader {
+  std::uint64_t magic;
+  std::uint64_t places;
+  std::uint64_t room;  // bytes of a record
+};
+struct RecordHead {
+  ddprun::Turn turn;
+  std::int64_t number;
+  std::uint64_t size;
+};
+constexpr std::size_t kHeaderBytes = 64;  // of either
+
+char* copy(char* to, const void* from, std::size_t size) {
+  if (size > 0) std::memcpy(to, from, size);
+  return to + size;
+}
+
+char* copy_blocks(char* to, std::span<const Block> blocks) {
+  for (const Block& block : blocks) to = copy(to, block.bytes, block.size);
+  return to;
+}
+
+// It is whole or not there. False: there is no room for it, and nothing was written.
+bool write_record(char* mirror, const Record& record) {
+  const std::uint64_t room = reinterpret_cast<const MirrorHeader*>(mirror)->room;
+  const std::uint64_t text_size = record.text.size() + record.more_text.size();
+  std::uint64_t size = sizeof text_size + text_size;
+  for (const Block& block : record.blocks) size += block.size;
+  if (size > room) return false;
+  char* to = mirror + kHeaderBytes + record.place * (kHeaderBytes + room);
+  auto& head = *reinterpret_cast<RecordHead*>(to);
+  head.turn.begin();
+  head.number = record.number;
+  head.size = size;
+  to = copy(to + kHeaderBytes, &text_size, sizeof text_size);
+  to = copy(to, record.text.data(), record.text.size());
+  to = copy(to, record.more_text.data(), record.more_text.size());
+  copy_blocks(to, record.blocks);
+  head.turn.end();
+  return true;
+}
+
 // ---- memory that is copied into records
 
 struct Blocks {
   PyObject_HEAD Block* first;
   Py_ssize_t count;
-  unsigned long long size;
 };
 
 std::span<const Block> blocks_of(const Blocks* blocks) {
@@ -268,7 +297,6 @@ PyObject* new_blocks(PyTypeObject* type, PyObject* arguments, PyObject*) {
     PyObject* pair = tuple_in(pairs, i, "a block is a pair of address and size");
     if (pair == nullptr || PyArg_ParseTuple(pair, "KK", &address, &size) == 0) return nullptr;
     self->first[i] = {reinterpret_cast<const void*>(address), size};
-    self->size += size;
   }
   self->count = count;
   return made.release();
@@ -282,26 +310,22 @@ void free_blocks(PyObject* self) {
 PyObject* copy_blocks_to(PyObject* self, PyObject* address) {
   const unsigned long long to = PyLong_AsUnsignedLongLong(address);
   if (PyErr_Occurred() != nullptr) return nullptr;
-  ddprun::detail::copy_blocks(reinterpret_cast<char*>(to),
-                              blocks_of(reinterpret_cast<Blocks*>(self)));
+  copy_blocks(reinterpret_cast<char*>(to), blocks_of(reinterpret_cast<Blocks*>(self)));
   Py_RETURN_NONE;
 }
 
 PyMethodDef blocks_methods[] = {{"copy_to", copy_blocks_to, METH_O, nullptr}, {}};
-PyMemberDef blocks_members[] = {{"size", T_ULONGLONG, offsetof(Blocks, size), READONLY, nullptr},
-                                {}};
 PyType_Slot blocks_slots[] = {
     {Py_tp_doc,
      slot("Memory that is copied into records: of a list of pairs of address and size.")},
     {Py_tp_new, slot(new_blocks)},
     {Py_tp_dealloc, slot(free_blocks)},
     {Py_tp_methods, blocks_methods},
-    {Py_tp_members, blocks_members},
     {}};
 PyType_Spec blocks_spec{"ddprun.in_place.Blocks", sizeof(Blocks), 0, Py_TPFLAGS_DEFAULT,
                         blocks_slots};
 
-PyObject* write_record(PyObject*, PyObject* arguments) {
+PyObject* write_record_for_python(PyObject*, PyObject* arguments) {
   unsigned long long mirror = 0, place = 0;
   long long number = 0;
   const char* text = nullptr;
@@ -311,8 +335,8 @@ PyObject* write_record(PyObject*, PyObject* arguments) {
                        &blocks) == 0) {
     return nullptr;
   }
-  const bool is_written = ddprun::detail::write_record(
-      reinterpret_cast<char*>(mirror), {.place = place,
+  const bool is_written = write_record(reinterpret_cast<char*>(mirror),
+                                       {.place = place,
                                         .number = number,
                                         .text = {text, static_cast<std::size_t>(size)},
                                         .more_text = {},
@@ -555,7 +579,7 @@ int is_text_as_kept(StepPath* self, bool is_effect) {
   return 1;
 }
 
-bool write_larger(StepPath* self, const ddprun::detail::Record& record, PyObject* blocks) {
+bool write_larger(StepPath* self, const Record& record, PyObject* blocks) {
   const Owned text(
       PyBytes_FromStringAndSize(record.text.data(), static_cast<Py_ssize_t>(record.text.size())));
   const Owned more(PyBytes_FromStringAndSize(record.more_text.data(),
@@ -564,14 +588,15 @@ bool write_larger(StepPath* self, const ddprun::detail::Record& record, PyObject
   const Owned place(PyLong_FromUnsignedLongLong(record.place));
   const Owned number(PyLong_FromLongLong(record.number));
   return both && place && number &&
-         call(object(self), kWriteLarger, place.get(), number.get(), both.get(), blocks);
+         call<"_write_larger">(object(self), place.get(), number.get(), both.get(), blocks);
 }
 
 bool write(StepPath* self, bool is_effect) {
   const int is_kept = is_text_as_kept(self, is_effect);
   if (is_kept < 0) return false;
   const Owned text = is_kept > 0 ? owned(self->members[is_effect ? kEffectText : kEntryText])
-                                 : call(object(self), is_effect ? kTextOfEffect : kTextOfEntry);
+                     : is_effect ? call<"_text_of_effect">(object(self))
+                                 : call<"_text_of_entry">(object(self));
   if (!text) return false;
   const Owned held = owned(self->members[is_effect ? kEffectBlocks : kEntryBlocks]);
   const Blocks* blocks = as_blocks(held.get());
@@ -583,13 +608,13 @@ bool write(StepPath* self, bool is_effect) {
     return false;
   }
   const Position position{self->epoch, self->loop, self->steps + (is_effect ? 1 : 0)};
-  const ddprun::detail::Record record{
+  const Record record{
       .place = static_cast<std::uint64_t>(self->committed % 2 * 2 + (is_effect ? 1 : 0)),
       .number = self->committed,
       .text = {reinterpret_cast<const char*>(&position), sizeof position},
       .more_text = {bytes, static_cast<std::size_t>(size)},
       .blocks = blocks_of(blocks)};
-  return ddprun::detail::write_record(reinterpret_cast<char*>(self->mirror_at), record) ||
+  return write_record(reinterpret_cast<char*>(self->mirror_at), record) ||
          write_larger(self, record, held.get());
 }
 
@@ -606,7 +631,7 @@ bool add_versions(const StepPath* self, unsigned long long& sum) {
   }
   PyObject* parameters = self->members[kParameters];
   for (Py_ssize_t i = 0; parameters != nullptr && i < PyTuple_Size(parameters); ++i) {
-    const Owned version = get(PyTuple_GetItem(parameters, i), kVersion);
+    const Owned version = get<"_version">(PyTuple_GetItem(parameters, i));
     if (!version) return false;
     sum += PyLong_AsUnsignedLongLong(version.get());
     if (PyErr_Occurred() != nullptr) return false;
@@ -624,14 +649,16 @@ bool enter(StepPath* self) {
   if (self->is_off != 0) return true;
   self->between = calls_now() - self->calls_at_commit;
   if (self->is_usual == 0 || is_lost(self)) {
-    if (!call(object(self), kBeforeEntry)) return false;
+    if (!call<"_before_entry">(object(self))) return false;
     if (self->is_off != 0) return true;
   }
   if (!write(self, false)) return false;
-  if (self->is_usual == 0 && !call(object(self), kAfterEntry)) return false;
+  if (self->is_usual == 0 && !call<"_after_entry">(object(self))) return false;
+  PyObject* name = interned<"require_forward_param_sync">();
+  if (name == nullptr) return false;
   PyObject* attributes = self->members[kDdpAttributes];
   PyObject* gives = attributes != nullptr && PyDict_Check(attributes) != 0
-                        ? PyDict_GetItemWithError(attributes, names[kRequireForwardParamSync])
+                        ? PyDict_GetItemWithError(attributes, name)
                         : Py_True;
   const int gives_buffers =
       gives != nullptr ? PyObject_IsTrue(gives) : -(PyErr_Occurred() != nullptr);
@@ -649,7 +676,7 @@ bool leave(StepPath* self) {
       self->is_usual != 0 && self->has_stepped != 0 && calls_now() != self->calls_at_entry;
   const bool is_recoverable = self->is_in_step != 0 && self->is_off == 0;
   if ((self->was_ended != 0 || (is_recoverable && !is_as_usual)) &&
-      !call(object(self), kCheckStep)) {
+      !call<"_check_step">(object(self))) {
     return false;
   }
   self->is_in_step = 0;
@@ -659,31 +686,31 @@ bool leave(StepPath* self) {
     *reinterpret_cast<volatile std::int64_t*>(self->committed_at) = self->committed;
   }
   self->calls_at_commit = calls_now();
-  if (self->is_usual == 0 && !call(object(self), kAfterCommit)) return false;
+  if (self->is_usual == 0 && !call<"_after_commit">(object(self))) return false;
   const int is_so = is_as_seen(self->members[kSettingsSeen]);
-  return is_so > 0 || (is_so == 0 && call(object(self), kNoteSettings));
+  return is_so > 0 || (is_so == 0 && call<"_note_settings">(object(self)));
 }
 
 // tensor.register_hook() without a handle to remove it again, which takes twice as long as the rest.
 bool hook(StepPath* self, PyObject* tensor, PyObject* made_by) {
-  const Owned ours = get(object(self), kBeforeGradients), hooks = get(tensor, kBackwardHooks);
+  const Owned ours = get<"_before_gradients">(object(self)), hooks = get<"_backward_hooks">(tensor);
   if (!ours || !hooks) return false;
   if (hooks.get() == Py_None) {
-    const Owned add = get(made_by, kRegisterHookDict);
+    const Owned add = get<"_register_hook_dict">(made_by);
     if (add) {
       const Owned dict(PyDict_New());
       return dict && PyDict_SetItem(dict.get(), own_hook, ours.get()) == 0 &&
-             PyObject_SetAttr(tensor, names[kBackwardHooks], dict.get()) == 0 &&
+             PyObject_SetAttr(tensor, interned<"_backward_hooks">(), dict.get()) == 0 &&
              Owned(PyObject_CallFunctionObjArgs(add.get(), tensor, nullptr));
     }
     if (PyErr_ExceptionMatches(PyExc_AttributeError) == 0) return false;
     PyErr_Clear();
   }
-  return call(tensor, kRegisterHook, ours.get()) != nullptr;
+  return call<"register_hook">(tensor, ours.get()) != nullptr;
 }
 
 PyObject* hook_for_python(PyObject* self, PyObject* tensor) {
-  const Owned made_by = get(tensor, kGradFn);
+  const Owned made_by = get<"grad_fn">(tensor);
   if (!made_by || !hook(path_of(self), tensor, made_by.get())) return nullptr;
   Py_RETURN_NONE;
 }
@@ -697,7 +724,7 @@ PyObject* after_forward(PyObject* self, PyObject* const* arguments, Py_ssize_t c
   if (path->is_in_step == 0) Py_RETURN_NONE;
   PyObject* output = arguments[2];
   if (is_just_tensor(output)) {
-    const Owned made_by = get(output, kGradFn);
+    const Owned made_by = get<"grad_fn">(output);
     if (!made_by) return nullptr;
     if (made_by.get() != Py_None) {
       path->has_given = 0;
@@ -705,7 +732,7 @@ PyObject* after_forward(PyObject* self, PyObject* const* arguments, Py_ssize_t c
       Py_RETURN_NONE;
     }
   }
-  return call(self, kAfterForwardOf, output).release();
+  return call<"_after_forward_of">(self, output).release();
 }
 
 // Before the first of them is given to the other ranks.
@@ -719,7 +746,7 @@ PyObject* before_gradients(PyObject* self, PyObject*) {
     return nullptr;
   }
   if (path->is_usual == 0) {
-    if (!call(self, kBeforeFirstGradients)) return nullptr;
+    if (!call<"_before_first_gradients">(self)) return nullptr;
     if (path->is_off != 0) Py_RETURN_NONE;
   }
   path->has_given = 1;
@@ -813,6 +840,23 @@ PyType_Slot path_slots[] = {{Py_tp_doc, slot("A step of a training as it usually
 PyType_Spec path_spec{"ddprun.in_place.StepPath", sizeof(StepPath), 0,
                       Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, path_slots};
 
+// ---- what holds a StepPath
+
+template <typename T, PyObject* T::*... kMembers>
+int traverse(PyObject* self, visitproc visit, void* arg) {
+  Py_VISIT(Py_TYPE(self));
+  for (PyObject* each : {reinterpret_cast<T*>(self)->*kMembers...}) Py_VISIT(each);
+  return 0;
+}
+
+// No tp_clear: of a circle through this one, StepPath's and those of Python's containers are enough.
+template <typename T, PyObject* T::*... kMembers>
+void free_held(PyObject* self) {
+  PyObject_GC_UnTrack(self);
+  for (PyObject* each : {reinterpret_cast<T*>(self)->*kMembers...}) Py_XDECREF(each);
+  free_object(self);
+}
+
 // ---- what job.step() returns
 
 struct Step {
@@ -837,24 +881,11 @@ PyObject* exit_step(PyObject* self, PyObject* const* arguments, Py_ssize_t count
     step->is_committed = 1;
     Py_RETURN_FALSE;
   }
-  const Owned result = call(step->path, kFail, arguments[1]);
+  const Owned result = call<"_fail">(step->path, arguments[1]);
   const int is_mended = result ? PyObject_IsTrue(result.get()) : -1;
   if (is_mended < 0) return nullptr;
   step->is_committed = is_mended != 0 && path_of(step->path)->again == 0 ? 1 : 0;
   return PyBool_FromLong(is_mended);
-}
-
-int traverse_step(PyObject* self, visitproc visit, void* arg) {
-  Py_VISIT(Py_TYPE(self));
-  Py_VISIT(reinterpret_cast<Step*>(self)->path);
-  return 0;
-}
-
-// No tp_clear: of a circle through this one, StepPath's and those of Python's containers are enough.
-void free_step(PyObject* self) {
-  PyObject_GC_UnTrack(self);
-  Py_XDECREF(reinterpret_cast<Step*>(self)->path);
-  free_object(self);
 }
 
 PyMethodDef step_methods[] = {{"__enter__", enter_step, METH_NOARGS, nullptr},
@@ -862,8 +893,8 @@ PyMethodDef step_methods[] = {{"__enter__", enter_step, METH_NOARGS, nullptr},
                               {}};
 PyMemberDef step_members[] = {{"committed", T_BOOL, offsetof(Step, is_committed), 0, nullptr}, {}};
 PyType_Slot step_slots[] = {{Py_tp_doc, slot("What job.step() returns.")},
-                            {Py_tp_dealloc, slot(free_step)},
-                            {Py_tp_traverse, slot(traverse_step)},
+                            {Py_tp_dealloc, slot(free_held<Step, &Step::path>)},
+                            {Py_tp_traverse, slot(traverse<Step, &Step::path>)},
                             {Py_tp_methods, step_methods},
                             {Py_tp_members, step_members},
                             {}};
@@ -872,7 +903,7 @@ PyType_Spec step_spec{"ddprun.in_place.Step", sizeof(Step), 0,
                       step_slots};
 
 PyObject* step_of(PyObject* self, PyObject*) {
-  if (path_of(self)->is_off != 0) return get(self, kCountedStep).release();
+  if (path_of(self)->is_off != 0) return get<"_counted_step">(self).release();
   PyObject* made = PyType_GenericAlloc(step_type, 0);
   if (made != nullptr) reinterpret_cast<Step*>(made)->path = owned(self).release();
   return made;
@@ -892,9 +923,9 @@ bool note(StepPath* self) {
   const Blocks* blocks = as_blocks(self->members[kGeneratorBlocks]);
   if (is_so < 0) return false;
   if (is_so == 0 || blocks == nullptr || self->noted_at == 0) {
-    if (!call(object(self), kNote)) return false;
+    if (!call<"_note">(object(self))) return false;
   } else {
-    ddprun::detail::copy_blocks(reinterpret_cast<char*>(self->noted_at), blocks_of(blocks));
+    copy_blocks(reinterpret_cast<char*>(self->noted_at), blocks_of(blocks));
     self->has_noted = 1;
   }
   PyObject* states = self->members[kStates];
@@ -911,7 +942,7 @@ PyObject* given_again(Given* self) {
   const Owned now = versions(self->batch);
   const int is_same = now ? PyObject_RichCompareBool(now.get(), self->versions, Py_EQ) : -1;
   if (is_same < 0) return nullptr;
-  if (is_same == 0 && !call(self->path, kRefuseBatch)) return nullptr;
+  if (is_same == 0 && !call<"_refuse_batch">(self->path)) return nullptr;
   return copy_of(self->batch).release();
 }
 
@@ -925,7 +956,7 @@ PyObject* next_given(PyObject* object_of_self) {
     }
     if (path->committed != self->done + 1 && path->is_off == 0) {
       const Owned done(PyLong_FromLongLong(path->committed - self->done));
-      if (!done || !call(self->path, kRefuseSteps, done.get())) return nullptr;
+      if (!done || !call<"_refuse_steps">(self->path, done.get())) return nullptr;
     }
     ++path->steps;
     Py_CLEAR(self->versions);
@@ -955,31 +986,15 @@ PyObject* given_of(PyObject* self, PyObject* source) {
   return made;
 }
 
-int traverse_given(PyObject* self, visitproc visit, void* arg) {
-  const auto* given = reinterpret_cast<Given*>(self);
-  Py_VISIT(Py_TYPE(self));
-  Py_VISIT(given->path);
-  Py_VISIT(given->source);
-  Py_VISIT(given->batch);
-  Py_VISIT(given->versions);
-  return 0;
-}
-
-void free_given(PyObject* self) {
-  PyObject_GC_UnTrack(self);
-  auto* given = reinterpret_cast<Given*>(self);
-  for (PyObject* each : {given->path, given->source, given->batch, given->versions}) {
-    Py_XDECREF(each);
-  }
-  free_object(self);
-}
-
-PyType_Slot given_slots[] = {{Py_tp_doc, slot("Batches, each until a step is committed with it.")},
-                             {Py_tp_dealloc, slot(free_given)},
-                             {Py_tp_traverse, slot(traverse_given)},
-                             {Py_tp_iter, slot(PyObject_SelfIter)},
-                             {Py_tp_iternext, slot(next_given)},
-                             {}};
+PyType_Slot given_slots[] = {
+    {Py_tp_doc, slot("Batches, each until a step is committed with it.")},
+    {Py_tp_dealloc,
+     slot(free_held<Given, &Given::path, &Given::source, &Given::batch, &Given::versions>)},
+    {Py_tp_traverse,
+     slot(traverse<Given, &Given::path, &Given::source, &Given::batch, &Given::versions>)},
+    {Py_tp_iter, slot(PyObject_SelfIter)},
+    {Py_tp_iternext, slot(next_given)},
+    {}};
 PyType_Spec given_spec{"ddprun.in_place.Given", sizeof(Given), 0,
                        Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION,
                        given_slots};
@@ -990,7 +1005,7 @@ PyMethodDef functions[] = {
      "does\n"
      "not change the batch."},
     {"versions", versions_for_python, METH_O, "Change when a tensor of the batch is written into."},
-    {"write_record", write_record, METH_VARARGS,
+    {"write_record", write_record_for_python, METH_VARARGS,
      "(address of the mirror, place, number, text, blocks). False: there is no room for it."},
     {}};
 PyModuleDef definition = {PyModuleDef_HEAD_INIT,
@@ -1011,10 +1026,6 @@ bool make_type(PyObject* module, PyTypeObject*& type, PyType_Spec& spec) {
 }
 
 bool make_all(PyObject* module) {
-  for (int i = 0; i < kNames; ++i) {
-    if (names[i] == nullptr) names[i] = PyUnicode_InternFromString(kTexts[i]);
-    if (names[i] == nullptr) return false;
-  }
   if (own_hook == nullptr) own_hook = PyLong_FromLong(-1);
   if (own_hook == nullptr) return false;
   for (int i = 0; i < kKinds; ++i) {
@@ -1027,8 +1038,11 @@ bool make_all(PyObject* module) {
 
 }  // namespace
 
+// For ctypes: what a Python program whose ranks are replaced in place loads before LibTorch. Needs none of it.
+extern "C" {
+
 // The module with all this; `tensor` is torch.Tensor. Through ctypes.PyDLL.
-extern "C" PyObject* ddprun_in_place_types(PyObject* tensor) {
+PyObject* ddprun_in_place_types(PyObject* tensor) {
   if (PyType_Check(tensor) == 0) {
     PyErr_SetString(PyExc_TypeError, "torch.Tensor is no type");
     return nullptr;
@@ -1039,4 +1053,18 @@ extern "C" PyObject* ddprun_in_place_types(PyObject* tensor) {
   Py_XDECREF(object(tensor_type));
   tensor_type = reinterpret_cast<PyTypeObject*>(tensor);
   return module.release();
+}
+
+// The rest is for any thread, and needs no GIL.
+
+// Non-zero: ddprun_interrupt_gloo() ends the calls that wait. Call it when LibTorch is loaded.
+int ddprun_can_interrupt_gloo() { return ddprun::detail::can_interrupt_gloo() ? 1 : 0; }
+
+void ddprun_interrupt_gloo(const char* why) { ddprun::detail::interrupt_gloo(why); }
+
+// The error of such a call comes through all of LibTorch.
+void ddprun_read_unwind_tables_ahead() { ddprun::read_unwind_tables_ahead(); }
+
+// Grows with every call over Gloo that this process takes part in.
+const std::uint64_t* ddprun_gloo_calls() { return ddprun::detail::gloo_calls(); }
 }

@@ -6,6 +6,7 @@
 // Any thread; the caller does not hold Python's lock. Throws what torch translates: DistBackendError for
 // a Failure, ValueError for what the caller did wrong.
 #include <ATen/ATen.h>
+#include <c10/util/ScopeExit.h>
 #include <torch/library.h>
 
 #include <chrono>
@@ -26,26 +27,6 @@ namespace {
 
 using GroupPtr = c10::intrusive_ptr<c10d::ProcessGroup>;
 
-// The store is the program's, and making a group sets its time limit.
-class StoreTimeout {
- public:
-  explicit StoreTimeout(c10::intrusive_ptr<c10d::Store> store)
-      : store_(std::move(store)), timeout_(store_->getTimeout()) {}
-  ~StoreTimeout() {
-    try {
-      store_->setTimeout(timeout_);
-    } catch (const std::exception&) {
-      // The connection is gone: no limit matters any more.
-    }
-  }
-  StoreTimeout(const StoreTimeout&) = delete;
-  StoreTimeout& operator=(const StoreTimeout&) = delete;
-
- private:
-  c10::intrusive_ptr<c10d::Store> store_;
-  std::chrono::milliseconds timeout_;
-};
-
 // What the launcher said about this node; nothing where it did not start this job: ranks then share
 // memory where the machine is the same, and Gloo finds its address by itself, as Python's does.
 ProcessGroupOptions options_of_this_process(int size) {
@@ -61,14 +42,6 @@ ProcessGroupOptions options_of_this_process(int size) {
   return options;
 }
 
-void set_up_log_once(int rank, int size) {
-  static const bool is_set_up = [rank, size] {
-    set_up_log(rank, size);
-    return true;
-  }();
-  static_cast<void>(is_set_up);
-}
-
 // `carrier` has the store, this process' rank and the number of ranks. The result serves tensors on the
 // CPU: over shared memory where it can be had, else over Gloo, as everywhere.
 GroupPtr make_group(const GroupPtr& carrier, const std::string& name,
@@ -77,14 +50,23 @@ GroupPtr make_group(const GroupPtr& carrier, const std::string& name,
   const int size = carrier->getSize();
   TORCH_CHECK_VALUE(static_cast<int>(global_ranks.size()) == size, "shm: a group of ", size,
                     " ranks with ", global_ranks.size(), " global ranks");
-  set_up_log_once(static_cast<int>(global_ranks[static_cast<std::size_t>(rank)]), size);
+  [[maybe_unused]] static const bool is_set_up =
+      (set_up_log(static_cast<int>(global_ranks[static_cast<std::size_t>(rank)]), size), true);
   ProcessGroupOptions options = options_of_this_process(size);
   options.backend = Backend::kShm;
   options.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(timeout_seconds * 1e3));
   options.join_timeout = options.timeout;  // as PyTorch's own
-  const StoreTimeout restored(carrier->getStore());
+  const auto store = carrier->getStore();
+  // The store is the program's, and making a group sets its time limit.
+  const auto restored = c10::make_scope_exit([store, timeout = store->getTimeout()] {
+    try {
+      store->setTimeout(timeout);
+    } catch (const std::exception&) {
+      // The connection is gone: no limit matters any more.
+    }
+  });
   try {
-    return GroupMaker(carrier->getStore(), std::move(options))
+    return GroupMaker(store, std::move(options))
         .make(name, rank, {global_ranks.begin(), global_ranks.end()});
   } catch (const UsageError& error) {
     C10_THROW_ERROR(ValueError, error.what());

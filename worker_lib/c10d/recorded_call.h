@@ -4,8 +4,11 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <algorithm>
+#include <iterator>
 #include <torch/csrc/distributed/c10d/Types.hpp>
 #include <torch/csrc/distributed/c10d/Work.hpp>
+#include <utility>
 
 #include "rendezvous/common/worker_abi/collective_record.h"
 
@@ -14,37 +17,27 @@ namespace ddprun {
 inline record::Operation operation_of(c10d::OpType type) {
   using c10d::OpType;
   using record::Operation;
-  switch (type) {
-    case OpType::ALLREDUCE:
-    case OpType::ALLREDUCE_COALESCED:
-    case OpType::_ALLREDUCE_SPARSE:
-      return Operation::kAllReduce;
-    case OpType::BROADCAST:
-      return Operation::kBroadcast;
-    case OpType::REDUCE:
-      return Operation::kReduce;
-    case OpType::ALLGATHER:
-    case OpType::_ALLGATHER_BASE:
-    case OpType::ALLGATHER_COALESCED:
-      return Operation::kAllGather;
-    case OpType::GATHER:
-      return Operation::kGather;
-    case OpType::SCATTER:
-      return Operation::kScatter;
-    case OpType::REDUCE_SCATTER:
-    case OpType::_REDUCE_SCATTER_BASE:
-      return Operation::kReduceScatter;
-    case OpType::ALLTOALL:
-    case OpType::ALLTOALL_BASE:
-      return Operation::kAllToAll;
-    case OpType::BARRIER:
-      return Operation::kBarrier;
-    case OpType::SEND:
-    case OpType::RECV:
-      return Operation::kSendReceive;
-    default:
-      return Operation::kOther;
-  }
+  static constexpr std::pair<OpType, Operation> kOperations[] = {
+      {OpType::ALLREDUCE, Operation::kAllReduce},
+      {OpType::ALLREDUCE_COALESCED, Operation::kAllReduce},
+      {OpType::_ALLREDUCE_SPARSE, Operation::kAllReduce},
+      {OpType::BROADCAST, Operation::kBroadcast},
+      {OpType::REDUCE, Operation::kReduce},
+      {OpType::ALLGATHER, Operation::kAllGather},
+      {OpType::_ALLGATHER_BASE, Operation::kAllGather},
+      {OpType::ALLGATHER_COALESCED, Operation::kAllGather},
+      {OpType::GATHER, Operation::kGather},
+      {OpType::SCATTER, Operation::kScatter},
+      {OpType::REDUCE_SCATTER, Operation::kReduceScatter},
+      {OpType::_REDUCE_SCATTER_BASE, Operation::kReduceScatter},
+      {OpType::ALLTOALL, Operation::kAllToAll},
+      {OpType::ALLTOALL_BASE, Operation::kAllToAll},
+      {OpType::BARRIER, Operation::kBarrier},
+      {OpType::SEND, Operation::kSendReceive},
+      {OpType::RECV, Operation::kSendReceive}};
+  const auto* const found =
+      std::ranges::find(kOperations, type, &std::pair<OpType, Operation>::first);
+  return found == std::end(kOperations) ? Operation::kOther : found->second;
 }
 
 // `tensor` is this rank's, whose size need not be the others'.

@@ -60,13 +60,6 @@ shm::Clock::time_point ShmBackend::until(std::chrono::milliseconds timeout) cons
   return shm::Clock::now() + (timeout == c10d::kUnsetTimeout ? timeout_ : timeout);
 }
 
-ShmBackend::WorkPtr ShmBackend::post(std::shared_ptr<TensorJob> job, c10d::OpType type) {
-  auto work = c10::make_intrusive<ShmWork>(getRank(), type, node_, job, ++posted_);
-  record_job(record_, *job, type);
-  node_->queue().post(std::move(job));
-  return work;
-}
-
 ShmBackend::WorkPtr ShmBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) {
   const at::Tensor& tensor = only("broadcast", tensors);
   auto job = std::make_shared<TensorJob>(*node_, until(options.timeout), tensors);

@@ -12,14 +12,12 @@
 #include <chrono>
 #include <memory>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <utility>
 #include <vector>
 
-#include "worker_lib/process/collective_record.h"
-#include "worker_lib/shm/shm_group.h"
+#include "worker_lib/c10d/shm_work.h"
 
 namespace ddprun {
-
-class TensorJob;
 
 class ShmBackend : public c10d::Backend {
  public:
@@ -77,7 +75,9 @@ class ShmBackend : public c10d::Backend {
 
  private:
   shm::Clock::time_point until(std::chrono::milliseconds timeout) const;
-  WorkPtr post(std::shared_ptr<TensorJob> job, c10d::OpType type);
+  WorkPtr post(std::shared_ptr<ShmJob> job, c10d::OpType type) {
+    return post_job(std::move(job), type, getRank(), ++posted_, node_, record_);
+  }
   WorkPtr gather_into(const char* name, const Tensors& parts, const at::Tensor& input, int root,
                       std::chrono::milliseconds timeout, c10d::OpType type);
   WorkPtr end_of(Tensors results, std::chrono::milliseconds timeout, c10d::OpType type);

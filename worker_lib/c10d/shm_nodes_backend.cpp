@@ -60,13 +60,6 @@ std::shared_ptr<TensorJob> NodesBackend::job_for(Tensors results,
                                      std::move(results));
 }
 
-NodesBackend::WorkPtr NodesBackend::post(std::shared_ptr<TensorJob> job, c10d::OpType type) {
-  auto work = c10::make_intrusive<ShmWork>(getRank(), type, joined_.node, job, ++posted_);
-  record_job(record(), *job, type);
-  joined_.node->queue().post(std::move(job));
-  return work;
-}
-
 NodesBackend::WorkPtr NodesBackend::reduce_everywhere(const at::Tensor& tensor,
                                                       const c10d::ReduceOp& op,
                                                       std::chrono::milliseconds timeout,

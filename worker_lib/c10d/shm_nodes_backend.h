@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "worker_lib/c10d/gloo_backend.h"
@@ -42,7 +43,9 @@ class NodesBackend : public GlooBackend {
 
  private:
   std::shared_ptr<TensorJob> job_for(Tensors results, std::chrono::milliseconds timeout);
-  WorkPtr post(std::shared_ptr<TensorJob> job, c10d::OpType type);
+  WorkPtr post(std::shared_ptr<ShmJob> job, c10d::OpType type) {
+    return post_job(std::move(job), type, getRank(), ++posted_, joined_.node, record());
+  }
   WorkPtr reduce_everywhere(const at::Tensor& tensor, const c10d::ReduceOp& op,
                             std::chrono::milliseconds timeout, c10d::OpType type);
   std::chrono::milliseconds limit(std::chrono::milliseconds timeout) const {

@@ -81,12 +81,6 @@ void ShmJob::ended() noexcept {
   if (future) complete(future);
 }
 
-void record_job(const std::shared_ptr<GroupRecord>& record, ShmJob& job, c10d::OpType type) {
-  if (!record) return;
-  const auto& results = job.results();
-  job.record_as(record, record->enter(call_of(type, results.empty() ? nullptr : &results[0])));
-}
-
 void ShmJob::await_future() {
   std::unique_lock lock(mutex_);
   const FuturePtr future = future_;
@@ -102,39 +96,66 @@ void ShmJob::complete(const FuturePtr& future) {
   }
 }
 
-ShmWork::ShmWork(int rank, c10d::OpType type, std::shared_ptr<shm::NodeGroup> node,
-                 std::shared_ptr<ShmJob> job, std::uint64_t number)
-    : Work(rank, type), node_(std::move(node)), job_(std::move(job)), number_(number) {}
+namespace {
 
-bool ShmWork::is_over() const {
-  if (!queue().is_over(*job_)) return false;
-  job_->await_future();
-  return true;
-}
+class ShmWork : public c10d::Work {
+ public:
+  ShmWork(int rank, c10d::OpType type, std::shared_ptr<shm::NodeGroup> node,
+          std::shared_ptr<ShmJob> job, std::uint64_t number)
+      : Work(rank, type), node_(std::move(node)), job_(std::move(job)), number_(number) {}
 
-bool ShmWork::isSuccess() const { return is_over() && !job_->error(); }
-
-std::exception_ptr ShmWork::exception() const {
-  return is_over() && job_->error() ? torch_error(job_->error()) : nullptr;
-}
-
-bool ShmWork::wait(std::chrono::milliseconds timeout) {
-  if (timeout <= kNoTimeout) {
-    queue().wait(*job_);
-  } else if (!queue().wait_until(*job_, shm::Clock::now() + timeout)) {
-    throw ShmError(
-        Failure(ErrorCode::kTimeout,
-                "shm: timed out after " + std::to_string(timeout.count()) + " ms of waiting"));
+  bool isCompleted() override { return is_over(); }
+  bool isSuccess() const override { return is_over() && !job_->error(); }
+  std::exception_ptr exception() const override {
+    return is_over() && job_->error() ? torch_error(job_->error()) : nullptr;
   }
-  job_->await_future();
-  if (job_->error()) std::rethrow_exception(torch_error(job_->error()));
-  return true;
-}
+  bool wait(std::chrono::milliseconds timeout) override {
+    if (timeout <= kNoTimeout) {
+      queue().wait(*job_);
+    } else if (!queue().wait_until(*job_, shm::Clock::now() + timeout)) {
+      throw ShmError(
+          Failure(ErrorCode::kTimeout,
+                  "shm: timed out after " + std::to_string(timeout.count()) + " ms of waiting"));
+    }
+    job_->await_future();
+    if (job_->error()) std::rethrow_exception(torch_error(job_->error()));
+    return true;
+  }
+  void abort() override { node_->close(); }
+  std::vector<at::Tensor> result() override { return job_->results(); }
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
+    auto future = job_->future();
+    if (queue().run_on(*job_)) job_->await_future();
+    return future;
+  }
+  std::uint64_t getSequencenumber() const override { return number_; }
 
-c10::intrusive_ptr<c10::ivalue::Future> ShmWork::getFuture() {
-  auto future = job_->future();
-  if (queue().run_on(*job_)) job_->await_future();
-  return future;
+ private:
+  shm::Queue& queue() const { return node_->queue(); }
+  bool is_over() const {
+    if (!queue().is_over(*job_)) return false;
+    job_->await_future();
+    return true;
+  }
+
+  std::shared_ptr<shm::NodeGroup> node_;
+  std::shared_ptr<ShmJob> job_;
+  std::uint64_t number_;
+};
+
+}  // namespace
+
+c10::intrusive_ptr<c10d::Work> post_job(std::shared_ptr<ShmJob> job, c10d::OpType type, int rank,
+                                        std::uint64_t number,
+                                        const std::shared_ptr<shm::NodeGroup>& node,
+                                        const std::shared_ptr<GroupRecord>& record) {
+  auto work = c10::make_intrusive<ShmWork>(rank, type, node, job, number);
+  if (record) {
+    const auto& results = job->results();
+    job->record_as(record, record->enter(call_of(type, results.empty() ? nullptr : &results[0])));
+  }
+  node->queue().post(std::move(job));
+  return work;
 }
 
 }  // namespace ddprun

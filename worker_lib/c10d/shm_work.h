@@ -70,31 +70,11 @@ class ShmJob : public shm::Task {
   FuturePtr future_;
 };
 
-// Says in the record, if there is one, that this rank enters the job, which is posted next.
-void record_job(const std::shared_ptr<GroupRecord>& record, ShmJob& job, c10d::OpType type);
-
-class ShmWork : public c10d::Work {
- public:
-  ShmWork(int rank, c10d::OpType type, std::shared_ptr<shm::NodeGroup> node,
-          std::shared_ptr<ShmJob> job, std::uint64_t number);
-
-  bool isCompleted() override { return is_over(); }
-  bool isSuccess() const override;
-  std::exception_ptr exception() const override;
-  bool wait(std::chrono::milliseconds timeout) override;
-  void synchronize() override {}
-  void abort() override { node_->close(); }
-  std::vector<at::Tensor> result() override { return job_->results(); }
-  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
-  std::uint64_t getSequencenumber() const override { return number_; }
-
- private:
-  shm::Queue& queue() const { return node_->queue(); }
-  bool is_over() const;
-
-  std::shared_ptr<shm::NodeGroup> node_;
-  std::shared_ptr<ShmJob> job_;
-  std::uint64_t number_;
-};
+// Says in the record, if there is one, that this rank enters the job, and posts it to the node's queue. `number`: of the
+// group's operations.
+c10::intrusive_ptr<c10d::Work> post_job(std::shared_ptr<ShmJob> job, c10d::OpType type, int rank,
+                                        std::uint64_t number,
+                                        const std::shared_ptr<shm::NodeGroup>& node,
+                                        const std::shared_ptr<GroupRecord>& record);
 
 }  // namespace ddprun

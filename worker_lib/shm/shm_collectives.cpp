@@ -320,9 +320,8 @@ void Run::begin() {
 }
 
 void Run::finish(std::chrono::nanoseconds spin) {
-  const WaitLimits limits{.spin = spin, .until = until_};
   for (std::uint64_t round = 0; round < collective_->rounds(); ++round) {
-    exchange_.wait(limits, [&] { return text_of(call_, exchange_); });
+    exchange_.wait(spin, until_, [&] { return text_of(call_, exchange_); });
     if (round == 0) compare_calls();
     collective_->consume(round, exchange_);
     if (round + 1 == collective_->rounds()) return;

@@ -4,7 +4,7 @@
 // Calls differ all get a Failure that says how. What stays on its own rank never goes through
 // shared memory, so that a group of one needs none.
 //
-//   Run run(exchange, std::make_unique<Reduction>(…), limits.until);
+//   Run run(exchange, std::make_unique<Reduction>(…), until);
 //   run.begin();         // writes and publishes the first piece; never waits
 //   run.finish(spin);    // all the rest
 //

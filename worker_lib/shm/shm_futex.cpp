@@ -57,8 +57,8 @@ bool spin_for(std::chrono::nanoseconds time, const std::function<bool()>& condit
   return false;
 }
 
-bool wait_for(Futex& futex, const WaitLimits& limits, const std::function<bool()>& condition) {
-  if (spin_for(limits.spin, condition)) return true;
+bool wait_for(Futex& futex, Clock::time_point until, const std::function<bool()>& condition) {
+  if (condition()) return true;
   struct Sleeper {
     explicit Sleeper(Futex& own) : futex(own) { futex.sleepers.fetch_add(1); }
     ~Sleeper() { futex.sleepers.fetch_sub(1); }
@@ -67,8 +67,8 @@ bool wait_for(Futex& futex, const WaitLimits& limits, const std::function<bool()
   while (true) {
     const std::uint32_t wakes = futex.wakes.load();
     if (condition()) return true;
-    if (Clock::now() >= limits.until) return false;
-    sleep_while(futex.wakes, wakes, limits.until);
+    if (Clock::now() >= until) return false;
+    sleep_while(futex.wakes, wakes, until);
   }
 }
 

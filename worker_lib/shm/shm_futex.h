@@ -16,21 +16,15 @@ namespace ddprun::shm {
 
 using Clock = std::chrono::steady_clock;
 
-// How long to spin before sleeping, and until when to wait at all.
-struct WaitLimits {
-  std::chrono::nanoseconds spin{0};
-  Clock::time_point until = Clock::time_point::max();
-};
-
 // After what the futex' owner waits for was written, with seq_cst. A load, where nobody sleeps.
 void notify(Futex& futex);
 // The same whether or not anybody sleeps.
 void wake(Futex& futex);
 
-// True as soon as condition() is; false at limits.until. condition() may throw.
-bool wait_for(Futex& futex, const WaitLimits& limits, const std::function<bool()>& condition);
+// Sleeps. True as soon as condition() is; false at `until`. condition() may throw.
+bool wait_for(Futex& futex, Clock::time_point until, const std::function<bool()>& condition);
 
-// Spins only; what wait_for() does first.
+// Spins only, for `time` at most: what may come before wait_for().
 bool spin_for(std::chrono::nanoseconds time, const std::function<bool()>& condition);
 
 }  // namespace ddprun::shm

@@ -344,7 +344,7 @@ void Messages::work() {
       if (inbox.has_head && inbox.is_for_somebody) until = std::min(until, inbox.target.until);
     }
     lock.unlock();
-    wait_for(futex, {.until = until}, [this] {
+    wait_for(futex, until, [this] {
       Lock inner(mutex_);
       proceed();
       const bool is_over = is_stopping_ || has_changed_ || is_idle() || !over_.empty();

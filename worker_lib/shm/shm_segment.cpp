@@ -63,20 +63,8 @@ Geometry geometry_for(int ranks, std::size_t bytes_per_rank) {
 }
 
 Segment::Segment(rdzv::UniqueFd memory, const Geometry& geometry)
-    : memory_(std::move(memory)), geometry_(geometry) {
-  const std::size_t total = geometry_.total();
-  void* const begin = ::mmap(nullptr, total, PROT_READ | PROT_WRITE, MAP_SHARED, memory_.get(), 0);
-  if (begin == MAP_FAILED) short_of_memory(total, "mmap", errno);
-  base_ = static_cast<std::byte*>(begin);
-}
-
-Segment::Segment(Segment&& other) noexcept
-    : memory_(std::move(other.memory_)),
-      geometry_(other.geometry_),
-      base_(std::exchange(other.base_, nullptr)) {}
-
-Segment::~Segment() {
-  if (base_ != nullptr) ::munmap(base_, geometry_.total());
+    : memory_(std::move(memory)), geometry_(geometry), mapping_(memory_.get(), geometry.total()) {
+  if (!mapping_) short_of_memory(geometry.total(), "mmap", errno);
 }
 
 Segment Segment::make(const Geometry& geometry) {
@@ -138,18 +126,18 @@ void Segment::allocate(int rank) {
 }
 
 RankPage& Segment::page(int rank) {
-  return reinterpret_cast<RankPage*>(base_ + geometry_.pages_offset())[rank];
+  return reinterpret_cast<RankPage*>(base() + geometry_.pages_offset())[rank];
 }
 
 std::byte* Segment::slot(int rank, std::uint32_t round) {
   const std::size_t index = static_cast<std::size_t>(rank) * kSlots + round % kSlots;
-  return base_ + index * geometry_.slot_bytes;
+  return base() + index * geometry_.slot_bytes;
 }
 
 Mailbox& Segment::mailbox(int from, int to) {
   const std::size_t index =
       static_cast<std::size_t>(from) * geometry_.ranks + static_cast<std::size_t>(to);
-  return *reinterpret_cast<Mailbox*>(base_ + geometry_.mailboxes_offset() +
+  return *reinterpret_cast<Mailbox*>(base() + geometry_.mailboxes_offset() +
                                      index * geometry_.mailbox_bytes);
 }
 

@@ -15,6 +15,7 @@
 #include <cstdint>
 
 #include "rendezvous/common/unique_fd.h"
+#include "worker_lib/process/shared_memory.h"
 #include "worker_lib/shm/shm_reduce.h"
 
 namespace ddprun::shm {
@@ -114,9 +115,6 @@ class Segment {
   // One that another rank of this version has made. kProtocol: it is not of this size, or its size
   // could change under us.
   static Segment map(rdzv::UniqueFd memory, const Geometry& geometry);
-  ~Segment();
-  Segment(Segment&& other) noexcept;
-  Segment& operator=(Segment&&) = delete;
 
   // Takes the memory that is `rank`'s to write, now and not at the first collective.
   // kResourceExhausted where it is short, which later would be a SIGBUS or a SIGKILL.
@@ -134,10 +132,11 @@ class Segment {
  private:
   Segment(rdzv::UniqueFd memory, const Geometry& geometry);
   void take(std::size_t offset, std::size_t size);
+  std::byte* base() const { return reinterpret_cast<std::byte*>(mapping_.data()); }
 
   rdzv::UniqueFd memory_;
   Geometry geometry_;
-  std::byte* base_ = nullptr;
+  SharedMapping mapping_;
 };
 
 }  // namespace ddprun::shm

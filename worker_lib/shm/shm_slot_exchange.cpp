@@ -115,7 +115,8 @@ Error SlotExchange::loss_of(int rank) const {
   return {ErrorCode::kUnavailable, name + " is there"};
 }
 
-void SlotExchange::wait(const WaitLimits& limits, const std::function<std::string()>& what) {
+void SlotExchange::wait(std::chrono::nanoseconds spin, Clock::time_point until,
+                        const std::function<std::string()>& what) {
   throw_if_given_up();
   const auto begun = Clock::now();
   int missing = -1;
@@ -140,8 +141,8 @@ void SlotExchange::wait(const WaitLimits& limits, const std::function<std::strin
     missing = first_missing();
     return true;
   };
-  if (can_read(limits.spin)) return;
-  const bool is_in_time = wait_for(page().futex, {.until = limits.until}, has_ended);
+  if (can_read(spin)) return;
+  const bool is_in_time = wait_for(page().futex, until, has_ended);
   if (is_in_time && missing < 0) return;
   if (is_in_time) {
     // The first cause goes from rank to rank.

@@ -2,7 +2,7 @@
 // fills its slot and publishes it; when all have, each reads what it needs of the others' slots.
 //
 //   exchange.call() = …;  write to exchange.mine();  exchange.publish();
-//   exchange.wait(limits);  read exchange.of(rank) …            // until the next publish()
+//   exchange.wait(…);  read exchange.of(rank) …            // until the next publish()
 //
 // A rank has two slots, used in turn. Who fills a slot for round r + 2 has waited for round r + 1,
 // which every rank publishes only after it has read all of round r: so nothing is overwritten that
@@ -55,8 +55,9 @@ class SlotExchange {
 
   // Whether every rank has published that round; looks for `spin` at most.
   bool can_read(std::chrono::nanoseconds spin);
-  // Until it has. `what` is being done, for messages.
-  void wait(const WaitLimits& limits, const std::function<std::string()>& what);
+  // Until it has, at most `until`; looks for `spin` before it sleeps. `what` is being done, for messages.
+  void wait(std::chrono::nanoseconds spin, Clock::time_point until,
+            const std::function<std::string()>& what);
 
   // Something that all ranks find out alike, or that only this one knows: throws it, now and ever
   // after.

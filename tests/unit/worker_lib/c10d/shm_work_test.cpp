@@ -30,10 +30,7 @@ TEST(ShmWork, TheFutureHasItsValueWhenTheWorkIsOver) {
   shm::test::on_threads(1, 4096, [](shm::NodeGroup& group) {
     const std::shared_ptr<shm::NodeGroup> node(&group, [](auto*) {});
     const auto started = [&] {
-      const auto job = std::make_shared<SlowlyEnding>();
-      const auto work = c10::make_intrusive<ShmWork>(0, c10d::OpType::BARRIER, node, job, 1);
-      node->queue().post(job);
-      return work;
+      return post_job(std::make_shared<SlowlyEnding>(), c10d::OpType::BARRIER, 0, 1, node, nullptr);
     };
     const auto asked_before = started();
     const auto future = asked_before->getFuture();
