@@ -1,7 +1,8 @@
-// What an exception says, without LibTorch's backtrace. Any thread.
+// What an exception says, without LibTorch's backtrace, and whether a connection has failed. Any thread.
 #pragma once
 
 #include <c10/util/Exception.h>
+#include <gloo/common/error.h>
 
 #include <exception>
 #include <string>
@@ -22,6 +23,12 @@ inline std::string error_text(const std::exception_ptr& thrown) {
   } catch (...) {
     return "something that is no std::exception was thrown";
   }
+}
+
+// Whether it is c10d's, which those of NCCL and the stores are, or Gloo's.
+inline bool is_of_connection(const std::exception& error) {
+  return dynamic_cast<const c10::DistError*>(&error) != nullptr ||
+         dynamic_cast<const gloo::Exception*>(&error) != nullptr;
 }
 
 // Its first line.

@@ -361,7 +361,7 @@ std::optional<TrainingPosition> Checkpointer::Parts::continue_from_disk(
     // A standby that waits for a rank's place will be given the state that the others have then.
     if (!is_prepared()) {
       const auto recovery = detail::ContextAccess::recovery(context);
-      const Recovery::NotRecorded large(recovery.get());
+      const auto large = Recovery::unrecorded(recovery.get());
       receive(context, found ? &found->file : nullptr, head, opened, file_size);
       take(described_by(head.places), opened, model, optimizer);
       NamedTensors rng;

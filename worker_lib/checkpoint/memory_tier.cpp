@@ -205,7 +205,7 @@ bool MemoryTier::restore(const Kept& kept, const std::vector<torch::Tensor>& ten
   bool is_whole = true;
   if (!is_prepared()) {
     const auto recovery = detail::ContextAccess::recovery(context_);
-    const Recovery::NotRecorded large(recovery.get());
+    const auto large = Recovery::unrecorded(recovery.get());
     is_whole = restore_data(kept, tensors);
     const OwnPart own = own_part(kept);
     restore_generators(own.generators, context_, seed_of_new);

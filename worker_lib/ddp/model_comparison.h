@@ -4,14 +4,16 @@
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace ddprun {
 
-// Of models as lines "<name>\t<what it is>\n", in the order of their parameters, one model of each
-// rank: the first thing in which they differ; empty when nothing does.
-//   "fc1.weight\t[64, 784] Float\n"
+// Names and what they are, in the order of the parameters: {"fc1.weight", "[64, 784] Float"}.
+using ModelDescription = std::vector<std::pair<std::string, std::string>>;
+
+// Of one model of each rank: the first thing in which they differ; empty when nothing does.
 //   "fc1.weight is [64, 784] Float on rank 0 and [32, 784] Float on ranks 1, 2 and 3"
-std::string first_difference(const std::vector<std::string>& descriptions);
+std::string first_difference(std::vector<ModelDescription> models);
 
 }  // namespace ddprun

@@ -13,28 +13,27 @@
 namespace ddprun {
 namespace {
 
-std::string description_of(const torch::nn::Module& module, const DdpOptions& options) {
-  std::ostringstream text;
-  text << std::boolalpha << "DdpOptions\t{bucket_bytes_cap=" << options.bucket_bytes_cap
-       << ", first_bucket_bytes_cap=" << first_bucket_bytes_of(options)
-       << ", find_unused_parameters=" << options.find_unused_parameters
-       << ", static_graph=" << options.static_graph
-       << ", broadcast_buffers=" << options.broadcast_buffers
-       << ", hook=" << static_cast<bool>(options.comm_hook) << "}\n";
-  const auto describe = [&](const std::string& name, const torch::Tensor& tensor) {
-    text << name << '\t' << tensor.sizes() << ' ' << tensor.scalar_type();
+ModelDescription description_of(const torch::nn::Module& module, const DdpOptions& options) {
+  std::ostringstream chosen;
+  chosen << std::boolalpha << "{bucket_bytes_cap=" << options.bucket_bytes_cap
+         << ", first_bucket_bytes_cap=" << first_bucket_bytes_of(options)
+         << ", find_unused_parameters=" << options.find_unused_parameters
+         << ", static_graph=" << options.static_graph
+         << ", broadcast_buffers=" << options.broadcast_buffers
+         << ", hook=" << static_cast<bool>(options.comm_hook) << "}";
+  ModelDescription description{{"DdpOptions", chosen.str()}};
+  const auto describe = [&](const auto& item, const std::string& what) {
+    const torch::Tensor& tensor = item.value();
+    description.emplace_back(item.key(), c10::str(tensor.sizes(), ' ', tensor.scalar_type(), what));
   };
   for (const auto& item : module.named_parameters()) {
-    describe(item.key(), item.value());
     // Gradients lie in the buckets as their parameters do in memory.
-    if (!item.value().is_contiguous()) text << " strides " << item.value().strides();
-    text << (item.value().requires_grad() ? "\n" : " without gradient\n");
+    const bool is_contiguous = item.value().is_contiguous();
+    describe(item, c10::str(is_contiguous ? "" : c10::str(" strides ", item.value().strides()),
+                            item.value().requires_grad() ? "" : " without gradient"));
   }
-  for (const auto& item : module.named_buffers()) {
-    describe(item.key(), item.value());
-    text << " buffer\n";
-  }
-  return text.str();
+  for (const auto& item : module.named_buffers()) describe(item, " buffer");
+  return description;
 }
 
 bool gives_sparse_gradients(const torch::nn::Module& module) {
@@ -66,13 +65,13 @@ std::int64_t first_bucket_bytes_of(const DdpOptions& options) {
 
 void verify_same_model(Group& group, const torch::nn::Module& module, const DdpOptions& options) {
   if (group.size() == 1) return;
-  const std::string description = description_of(module, options);
+  const ModelDescription description = description_of(module, options);
   // A hash first: descriptions of large models are long.
-  const auto hashes = group.all_gather(std::hash<std::string>()(description));
+  const auto hashes = group.all_gather(std::hash<std::string>()(to_bytes(description)));
   if (std::equal(hashes.begin() + 1, hashes.end(), hashes.begin())) return;
-  throw UsageError(
-      "the ranks have built different models: " + first_difference(group.all_gather(description)) +
-      "; every rank must give DistributedDataParallel the same model and options");
+  throw UsageError("the ranks have built different models: " +
+                   first_difference(group.all_gather_object(description)) +
+                   "; every rank must give DistributedDataParallel the same model and options");
 }
 
 Parameters parameters_of(const torch::nn::Module& module) {

@@ -5,7 +5,6 @@
 #include <torch/types.h>
 
 #include <optional>
-#include <sstream>
 #include <string>
 #include <vector>
 
@@ -18,10 +17,7 @@ namespace detail {
 
 template <typename... Parts>
 [[noreturn]] void refuse(const char* name, const Parts&... parts) {
-  std::ostringstream sentence;
-  sentence << name << ": ";
-  (sentence << ... << parts);
-  throw Failure(ErrorCode::kInvalidArgument, sentence.str());
+  throw Failure(ErrorCode::kInvalidArgument, c10::str(name, ": ", parts...));
 }
 
 void check_is_dense(const char* name, const torch::Tensor& tensor);

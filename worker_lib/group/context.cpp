@@ -1,6 +1,7 @@
 #include "ddprun/context.h"
 
-#include <gloo/common/error.h>
+#include <pthread.h>
+#include <sys/eventfd.h>
 
 #include <algorithm>
 #include <array>
@@ -9,11 +10,14 @@
 #include <exception>
 #include <numeric>
 #include <string_view>
+#include <thread>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "ddprun/devices.h"
 #include "ddprun/leave.h"
 #include "ddprun/log.h"
+#include "rendezvous/common/signals_blocked.h"
+#include "rendezvous/common/unique_fd.h"
 #include "worker_lib/c10d/error_text.h"
 #include "worker_lib/c10d/nccl_module.h"
 #include "worker_lib/c10d/process_group.h"
@@ -21,7 +25,6 @@
 #include "worker_lib/group/context_access.h"
 #include "worker_lib/group/failure_diagnosis.h"
 #include "worker_lib/group/freed_memory.h"
-#include "worker_lib/group/group_broken_listener.h"
 #include "worker_lib/group/leave_vote.h"
 #include "worker_lib/group/membership.h"
 #include "worker_lib/group/recovery.h"
@@ -140,13 +143,33 @@ std::string name_of_group(c10d::Store& store, const Environment& environment) {
   return number == 1 ? name : name + "-" + std::to_string(number);
 }
 
-std::vector<int> ranks_below(int size) {
-  std::vector<int> ranks(static_cast<std::size_t>(size));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  return ranks;
-}
-
 }  // namespace
+
+// A thread that hears from the agent when another worker is gone, and reports it to the FailureDiagnosis, which
+// aborts the calls that would wait for that one for ever. `link` outlives it; it ends with this.
+class GroupBrokenListener {
+ public:
+  GroupBrokenListener(AgentLink& link, std::shared_ptr<FailureDiagnosis> diagnosis)
+      : stop_(::eventfd(0, EFD_CLOEXEC)) {
+    if (!stop_) return;  // no descriptor is left: one diagnosis less
+    const AllSignalsBlocked blocked;
+    thread_ = std::thread([&link, diagnosis = std::move(diagnosis), stop = stop_.get()] {
+      ::pthread_setname_np(::pthread_self(), "ddprun-link");
+      if (const auto broken = link.await_group_broken(stop)) diagnosis->report_death(broken->rank);
+    });
+  }
+  ~GroupBrokenListener() {
+    if (!thread_.joinable()) return;
+    ::eventfd_write(stop_.get(), 1);
+    thread_.join();
+  }
+  GroupBrokenListener(const GroupBrokenListener&) = delete;
+  GroupBrokenListener& operator=(const GroupBrokenListener&) = delete;
+
+ private:
+  rdzv::UniqueFd stop_;  // readable at the end
+  std::thread thread_;
+};
 
 Context::Context(const ContextOptions& options) : Context(take_place(options), options) {
   if (link_ && zygote::can_be_zygote()) link_->offer_zygote();
@@ -170,7 +193,8 @@ Context::Context(Environment environment, c10::intrusive_ptr<c10d::Store> store,
   if (device.is_cuda()) use_gpu(device.index());
   auto membership = std::make_shared<detail::Membership>();
   membership->rank = environment_.rank;
-  membership->global_ranks = ranks_below(world_size());
+  membership->global_ranks.resize(static_cast<std::size_t>(world_size()));
+  std::iota(membership->global_ranks.begin(), membership->global_ranks.end(), 0);
   membership->is_whole_job = true;
   membership->device = device;
   membership->link = link_.get();
@@ -325,19 +349,15 @@ void ContextAccess::fail(Context& context, const std::function<void()>& known) {
   Membership& membership = *context.membership_;
   if (!membership.diagnosis) throw;
   std::exception_ptr thrown = std::current_exception();
-  const auto explain = [&](const std::exception& error) {
-    thrown = std::make_exception_ptr(membership.diagnosis->explain(membership.global_ranks, error));
-  };
   try {
     throw;
-  } catch (const c10::DistError& error) {
-    explain(error);
-  } catch (const gloo::Exception& error) {
-    explain(error);
   } catch (const Failure&) {
   } catch (const std::exception& error) {
     // What an aborted call has left in its tensors may be the reason ("the loss is NaN").
-    if (membership.diagnosis->is_broken()) explain(error);
+    if (is_of_connection(error) || membership.diagnosis->is_broken()) {
+      thrown =
+          std::make_exception_ptr(membership.diagnosis->explain(membership.global_ranks, error));
+    }
   } catch (...) {
   }
   const std::string why = error_text(thrown);

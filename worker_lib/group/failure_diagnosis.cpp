@@ -47,13 +47,9 @@ bool wait_for_all(c10d::Store& store, const std::vector<std::string>& keys,
 }  // namespace
 
 std::string Activity::to_string() const {
-  std::ostringstream text;
-  text << call;
-  if (!tensors.empty()) text << " of " << tensors;
-  text << " (call " << number;
-  if (group.find('/') != std::string::npos) text << " of the smaller group " << group;
-  text << ")";
-  return text.str();
+  return c10::str(call, tensors.empty() ? "" : " of " + tensors, " (call ", number,
+                  group.find('/') == std::string::npos ? "" : " of the smaller group " + group,
+                  ")");
 }
 
 FailureDiagnosis::FailureDiagnosis(c10::intrusive_ptr<c10d::Store> store, std::string name,
@@ -190,11 +186,7 @@ Activity FailureDiagnosis::activity() const {
   now.call = call_;
   now.group = group_;
   now.number = number_;
-  if (type_) {
-    std::ostringstream text;
-    text << c10::toString(*type_) << c10::IntArrayRef(sizes_);
-    now.tensors = text.str();
-  }
+  if (type_) now.tensors = c10::str(c10::toString(*type_), c10::IntArrayRef(sizes_));
   now.is_waiting = is_waiting_;
   now.for_ms = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - since_).count();
   return now;

@@ -51,16 +51,6 @@ std::vector<std::string> Group::gather(const std::string& text, int root) {
   return texts_of(gather(padded(text, std::ranges::max(sizes)), root), sizes);
 }
 
-std::int64_t Group::all_reduce_integer(std::int64_t value, const ReduceOp& op) {
-  all_reduce(torch::from_blob(&value, {1}, torch::kInt64), op);
-  return value;
-}
-
-double Group::all_reduce_double(double value, const ReduceOp& op) {
-  all_reduce(torch::from_blob(&value, {1}, torch::kFloat64), op);
-  return value;
-}
-
 void Codec<torch::Tensor>::write(ByteWriter& writer, const torch::Tensor& tensor) {
   Codec<bool>::write(writer, tensor.defined());
   if (!tensor.defined()) return;

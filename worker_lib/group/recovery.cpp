@@ -1,16 +1,16 @@
 #include "worker_lib/group/recovery.h"
 
-#include <gloo/common/error.h>
 #include <pthread.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <exception>
-#include <tuple>
 #include <utility>
 
 #include "ddprun/collectives.h"
@@ -21,6 +21,7 @@
 #include "worker_lib/c10d/alone_backend.h"
 #include "worker_lib/c10d/client_store.h"
 #include "worker_lib/c10d/error_text.h"
+#include "worker_lib/c10d/torch_compat.h"
 #include "worker_lib/group/failure_diagnosis.h"
 #include "worker_lib/process/unwind_tables.h"
 
@@ -88,30 +89,24 @@ bool is_of_connection(const std::exception_ptr& thrown) {
     std::rethrow_exception(thrown);
   } catch (const GroupLost&) {
     return true;
-  } catch (const c10::DistError&) {
-    return true;
-  } catch (const gloo::Exception&) {
-    return true;
+  } catch (const std::exception& error) {
+    return ddprun::is_of_connection(error);
   } catch (...) {
     return false;
   }
 }
 
-// ---- raw calls of a group that was just made
+// Where a rank is: whether it has the state, steps committed, results of calls since, whether it is in a step. Of
+// ranks that have the state the greatest is the furthest.
+using Place = std::array<std::int64_t, 4>;
 
-std::vector<std::int64_t> all_gather(c10d::ProcessGroup& group, std::vector<std::int64_t> numbers) {
-  const auto count = static_cast<std::int64_t>(numbers.size());
-  Tensors inputs{torch::tensor(numbers, torch::kInt64)};
-  std::vector<Tensors> outputs{{}};
-  for (int rank = 0; rank < group.getSize(); ++rank) {
-    outputs[0].push_back(torch::empty({count}, torch::kInt64));
-  }
-  group.allgather(outputs, inputs)->wait();
-  std::vector<std::int64_t> all;
-  for (const torch::Tensor& each : outputs[0]) {
-    const auto* const data = each.const_data_ptr<std::int64_t>();
-    all.insert(all.end(), data, data + count);
-  }
+// In a group that was just made, past all notes.
+std::vector<Place> all_gather(c10d::ProcessGroup& group, const Place& mine) {
+  torch::Tensor input = torch::tensor(c10::ArrayRef(mine), torch::kInt64);
+  torch::Tensor output = torch::empty({group.getSize() * input.numel()}, torch::kInt64);
+  compat::all_gather_single(group, output, input, {})->wait();
+  std::vector<Place> all(static_cast<std::size_t>(group.getSize()));
+  std::memcpy(all.data(), output.const_data_ptr(), output.nbytes());
   return all;
 }
 
@@ -205,14 +200,6 @@ bool Recovery::records(bool is_async) {
 
 namespace {
 
-struct InCall {
-  explicit InCall(bool& its_is_in_call) : is_in_call(its_is_in_call) { is_in_call = true; }
-  ~InCall() { is_in_call = false; }
-  InCall(const InCall&) = delete;
-  InCall& operator=(const InCall&) = delete;
-  bool& is_in_call;
-};
-
 // Of a call whose result every rank knows for itself alone.
 constexpr char kUnknown[] = "?";
 
@@ -237,7 +224,8 @@ void Recovery::run(const std::shared_ptr<Membership>& membership, const char* na
                    const Tensors& kept, const detail::Operation::Begin& begin,
                    const Results& results) {
   const auto make_call = [&] {
-    const InCall in_call(is_in_call_);
+    is_in_call_ = true;
+    const auto over = c10::make_scope_exit([this] { is_in_call_ = false; });
     detail::Operation(membership, name, kept, begin, nullptr, std::chrono::milliseconds::zero(),
                       /*is_blocking=*/true)
         .wait();
@@ -329,7 +317,7 @@ void Recovery::join(RecoverableState& state, const std::function<void()>& warm_u
   link_.hold_death_lock();
   if (is_prepared_) {
     if (warm_up) {
-      const NotRecorded alone(this);
+      const auto alone = unrecorded(this);
       warm_up();
     }
     take_place();
@@ -553,21 +541,13 @@ void Recovery::make_groups(std::uint32_t generation) {
 void Recovery::agree() {
   const auto membership = whole();
   c10d::ProcessGroup& group = *membership->group;
-  constexpr std::size_t kNumbers = 4;
   const bool lacked = lacks_state_;
-  const auto all =
+  const auto places =
       all_gather(group, {lacked || is_torn_ ? 0 : 1, committed_,
                          static_cast<std::int64_t>(results_.size()), is_in_step_ ? 1 : 0});
-  using Place = std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t>;
-  const auto place_of = [&](int rank) {
-    const std::int64_t* const numbers = &all[static_cast<std::size_t>(rank) * kNumbers];
-    return Place(numbers[0], numbers[1], numbers[2], numbers[3]);
-  };
-  int leading = 0;
-  for (int rank = 1; rank < group.getSize(); ++rank) {
-    if (place_of(rank) > place_of(leading)) leading = rank;
-  }
-  const auto [has_state, committed, results, is_in_step] = place_of(leading);
+  const auto top = std::ranges::max_element(places);
+  const auto leading = static_cast<int>(top - places.begin());
+  const auto [has_state, committed, results, is_in_step] = *top;
   if (has_state == 0) {
     throw CannotRecover(ErrorCode::kUnavailable,
                         "no rank is left that has the state of the training");
@@ -580,7 +560,7 @@ void Recovery::agree() {
   if (lacked) {
     committed_ = committed;
     results_ = std::move(told);
-    return enter({committed, results, is_in_step});
+    return enter(committed, is_in_step != 0);
   }
   if (is_behind) {
     was_given_step_ = true;
@@ -593,19 +573,18 @@ void Recovery::agree() {
 
 // Where a rank that takes a place begins: at the entry of the step that the others make, or at that of
 // the one before, whose outcome it has been given.
-void Recovery::enter(const Progress& top) {
+void Recovery::enter(std::int64_t committed, bool is_in_step) {
   skipped_.reset();
   replayed_.clear();
   is_entering_ = true;
-  entry_ =
-      top.is_in_step != 0 ? mirror_->read(top.committed, Mirror::Moment::kEntry) : std::nullopt;
+  entry_ = is_in_step ? mirror_->read(committed, Mirror::Moment::kEntry) : std::nullopt;
   if (entry_) return;
-  entry_ = mirror_->read(top.committed - 1, Mirror::Moment::kEntry);
-  skipped_ = mirror_->read(top.committed - 1, Mirror::Moment::kEffect);
+  entry_ = mirror_->read(committed - 1, Mirror::Moment::kEntry);
+  skipped_ = mirror_->read(committed - 1, Mirror::Moment::kEffect);
   if (!entry_ || !skipped_) {
     throw CannotRecover(ErrorCode::kUnavailable,
                         "the worker whose place this is has left no whole state of step " +
-                            std::to_string(top.committed));
+                            std::to_string(committed));
   }
   replayed_.assign(results_.begin(), results_.end());
 }

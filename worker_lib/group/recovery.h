@@ -21,6 +21,7 @@
 // and ends the calls of groups that are broken.
 #pragma once
 
+#include <c10/util/ScopeExit.h>
 #include <torch/types.h>
 
 #include <chrono>
@@ -48,9 +49,6 @@
 
 namespace ddprun {
 
-class Group;
-class LeaveVote;
-
 // The connection to the other ranks broke in a step.
 class GroupLost : public Failure {
  public:
@@ -73,7 +71,7 @@ class RecoverableState {
   virtual std::string share(int source, bool lacks_it, std::string told) = 0;
 };
 
-class Recovery : public std::enable_shared_from_this<Recovery> {
+class Recovery {
  public:
   struct Hooks {
     // A connection of its own to the store where the ranks meet.
@@ -107,21 +105,13 @@ class Recovery : public std::enable_shared_from_this<Recovery> {
   // Whether a call that fails now throws GroupLost.
   bool may_recover() const { return phase_ != Phase::kSetUp && phase_ != Phase::kOff; }
 
-  // Calls that are neither noted nor told: what they are about is given in another way.
-  class NotRecorded {
-   public:
-    explicit NotRecorded(Recovery* recovery) : recovery_(recovery) {
-      if (recovery_ != nullptr) ++recovery_->unrecorded_;
-    }
-    ~NotRecorded() {
-      if (recovery_ != nullptr) --recovery_->unrecorded_;
-    }
-    NotRecorded(const NotRecorded&) = delete;
-    NotRecorded& operator=(const NotRecorded&) = delete;
-
-   private:
-    Recovery* recovery_;
-  };
+  // While what it returns lives, calls are neither noted nor told: what they are about is given in another way.
+  [[nodiscard]] static auto unrecorded(Recovery* recovery) {
+    if (recovery != nullptr) ++recovery->unrecorded_;
+    return c10::make_scope_exit([recovery] {
+      if (recovery != nullptr) --recovery->unrecorded_;
+    });
+  }
 
   // This program cannot be recovered from here on, says the sentence. Idempotent.
   void refuse(const std::string& why);
@@ -132,8 +122,6 @@ class Recovery : public std::enable_shared_from_this<Recovery> {
   // No step follows; idempotent. end(): nor is there a link any more.
   void leave();
   void end();
-  std::int64_t committed() const { return committed_; }
-  bool is_on() const { return phase_ != Phase::kOff; }
   // For the state that is about to be given to others: on the autograd's thread, too.
   void before_call();
   // Likewise; before the optimizer's step, in a step that is to be made again: throws GroupLost, so that its rest need not
@@ -142,11 +130,6 @@ class Recovery : public std::enable_shared_from_this<Recovery> {
 
  private:
   enum class Phase { kSetUp, kBetween, kStep, kRecovering, kOff };
-  struct Progress {
-    std::int64_t committed = 0;
-    std::int64_t results = 0;  // of calls since the commit
-    std::int64_t is_in_step = 0;
-  };
 
   void listen();
   bool has_news() const;
@@ -155,7 +138,7 @@ class Recovery : public std::enable_shared_from_this<Recovery> {
   void recover();
   void make_groups(std::uint32_t generation);
   void agree();
-  void enter(const Progress& top);
+  void enter(std::int64_t committed, bool is_in_step);
   void take_place();
   void write(Mirror::Moment moment, const std::string& bytes);
   void give_up(const std::exception_ptr& thrown);

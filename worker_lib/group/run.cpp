@@ -1,6 +1,6 @@
 #include "ddprun/run.h"
 
-#include <cxxabi.h>
+#include <c10/util/Type.h>
 
 #include <algorithm>
 #include <atomic>
@@ -20,13 +20,6 @@
 
 namespace ddprun::detail {
 namespace {
-
-std::string readable_name(const std::type_info& type) {
-  int status = 0;
-  const std::unique_ptr<char, void (*)(void*)> name(
-      abi::__cxa_demangle(type.name(), nullptr, nullptr, &status), std::free);
-  return status == 0 ? name.get() : type.name();
-}
 
 // What the handler of std::terminate needs: it is given nothing. It may run while the main thread
 // leaves, or waits in the store.
@@ -71,13 +64,10 @@ void report(FailureDescription failure) {
 }
 
 FailureDescription describe(const std::exception& error) {
-  if (const auto* const from_torch = dynamic_cast<const c10::Error*>(&error)) {
-    return {readable_name(typeid(error)),
-            error_text(error),
-            from_torch->backtrace() ? from_torch->backtrace()->get() : "",
-            {}};
-  }
-  return {readable_name(typeid(error)), error_text(error), {}, {}};
+  FailureDescription failure{c10::demangle(typeid(error).name()), error_text(error), {}, {}};
+  const auto* const from_torch = dynamic_cast<const c10::Error*>(&error);
+  if (from_torch && from_torch->backtrace()) failure.trace = from_torch->backtrace()->get();
+  return failure;
 }
 
 // Reports what is being handled, and gives the process' exit code.

@@ -110,7 +110,7 @@ std::vector<std::int64_t> with_rows(const Tensor& tensor, std::int64_t count) {
 
 }  // namespace
 
-Work<> Group::begin_broadcast(Tensor tensor, int root, Mode mode) {
+Work<> Group::broadcast_async(Tensor tensor, int root, Mode mode) {
   check_rank("broadcast", root);
   tensor = in_place("broadcast", tensor);
   if (tensor.numel() == 0) return Work<>(Operation());
@@ -126,7 +126,7 @@ Work<> Group::begin_broadcast(Tensor tensor, int root, Mode mode) {
                       {tensor}, [&] { return membership_->group->broadcast(moved, options); }));
 }
 
-Work<> Group::begin_all_reduce(Tensor tensor, ReduceOp op, Mode mode) {
+Work<> Group::all_reduce_async(Tensor tensor, ReduceOp op, Mode mode) {
   const char* const name = "all_reduce";
   const bool is_sparse = tensor.defined() && tensor.layout() == torch::kSparse;
   const Tensor original = tensor;
@@ -153,7 +153,7 @@ Work<> Group::begin_all_reduce(Tensor tensor, ReduceOp op, Mode mode) {
       std::move(finish)));
 }
 
-Work<> Group::begin_reduce(Tensor tensor, int root, ReduceOp op, Mode mode) {
+Work<> Group::reduce_async(Tensor tensor, int root, ReduceOp op, Mode mode) {
   check_rank("reduce", root);
   tensor = in_place("reduce", tensor);
   const Reduction asked = reduction_for("reduce", *membership_, tensor, op);
@@ -173,7 +173,7 @@ Work<> Group::begin_reduce(Tensor tensor, int root, ReduceOp op, Mode mode) {
       std::move(finish)));
 }
 
-Work<Tensors> Group::begin_gather(const Tensor& tensor, int root, Mode mode) {
+Work<Tensors> Group::gather_async(const Tensor& tensor, int root, Mode mode) {
   check_rank("gather", root);
   const Tensor own = dense("gather", tensor);
   if (membership_->recovery && membership_->recovery->is_between_steps()) {
@@ -203,7 +203,7 @@ Work<Tensors> Group::begin_gather(const Tensor& tensor, int root, Mode mode) {
           std::move(result)};
 }
 
-Work<Tensors> Group::begin_all_gather(const Tensor& tensor, Mode mode) {
+Work<Tensors> Group::all_gather_async(const Tensor& tensor, Mode mode) {
   Tensor own = dense("all_gather", tensor);
   std::vector<std::int64_t> sizes = own.sizes().vec();
   sizes.insert(sizes.begin(), size());
@@ -241,7 +241,7 @@ Tensors Group::all_gather_uneven(const Tensor& tensor) {
   return parts;
 }
 
-Work<> Group::begin_scatter(Tensor into, const Tensors& parts, int root, Mode mode) {
+Work<> Group::scatter_async(Tensor into, const Tensors& parts, int root, Mode mode) {
   check_rank("scatter", root);
   into = in_place("scatter", into);
   if (!into.is_contiguous()) refuse("scatter", "the tensor to write must be contiguous");
@@ -274,7 +274,7 @@ Work<> Group::begin_scatter(Tensor into, const Tensors& parts, int root, Mode mo
                       [&] { return membership_->group->scatter(outputs, inputs, options); }));
 }
 
-Work<Tensor> Group::begin_reduce_scatter(const Tensor& tensor, ReduceOp op, Mode mode) {
+Work<Tensor> Group::reduce_scatter_async(const Tensor& tensor, ReduceOp op, Mode mode) {
   Tensor own = dense("reduce_scatter", tensor);
   if (own.dim() < 1 || own.size(0) % size() != 0) {
     refuse("reduce_scatter", "a tensor of sizes ", own.sizes(),
@@ -306,7 +306,7 @@ Work<Tensor> Group::begin_reduce_scatter(const Tensor& tensor, ReduceOp op, Mode
           result};
 }
 
-Work<Tensor> Group::begin_all_to_all(const Tensor& tensor, std::vector<std::int64_t> sent,
+Work<Tensor> Group::all_to_all_async(const Tensor& tensor, std::vector<std::int64_t> sent,
                                      std::vector<std::int64_t> received, Mode mode) {
   const char* const name = "all_to_all";
   Tensor own = dense(name, tensor);
@@ -371,11 +371,11 @@ Tensors Group::all_to_all(const Tensors& parts) {
     received.push_back(headers[static_cast<std::size_t>(other)]
                            .const_data_ptr<std::int64_t>()[kHeaderNumbers + rank()]);
   }
-  Tensor all = begin_all_to_all(torch::cat(parts), sent, received, Mode::kBlocking).wait();
+  Tensor all = all_to_all_async(torch::cat(parts), sent, received, Mode::kBlocking).wait();
   return all.split_with_sizes(received);
 }
 
-Work<> Group::begin_barrier(Mode mode) {
+Work<> Group::barrier_async(Mode mode) {
   // Past ProcessGroup's own, which keeps a tensor in a static variable: threads tear it.
   c10d::BarrierOptions options;
   options.asyncOp = mode == Mode::kAsync;

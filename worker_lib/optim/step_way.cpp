@@ -2,16 +2,7 @@
 
 #include <ATen/ScalarOps.h>
 
-#include <sstream>
-
 namespace ddprun::optim {
-
-StepWay way_of(std::optional<bool> foreach, std::optional<bool> fused, bool are_on_gpu) {
-  check_ways(foreach, fused);
-  if (fused.value_or(false)) return StepWay::kFused;
-  const bool is_default = !foreach && !fused;
-  return foreach.value_or(is_default && are_on_gpu) ? StepWay::kForeach : StepWay::kSingleTensors;
-}
 
 bool has_foreach_kernels(const torch::Device& device) {
   return device.is_cuda() || device.is_xpu() || device.is_mtia() || device.is_privateuseone();
@@ -20,9 +11,7 @@ bool has_foreach_kernels(const torch::Device& device) {
 void check_number(bool is_valid, const std::string& invalid, double number,
                   const std::string& limits) {
   if (is_valid) return;
-  std::ostringstream text;
-  text << invalid << ": " << number << " (" << limits << ")";
-  throw UsageError(text.str());
+  throw UsageError(c10::str(invalid, ": ", number, " (", limits, ")"));
 }
 
 void check_ways(std::optional<bool> foreach, std::optional<bool> fused) {
@@ -40,12 +29,11 @@ torch::Tensor gradient_for_fused(const torch::Tensor& parameter) {
     throw UsageError("`fused=True` does not support sparse gradients: leave fused out");
   }
   if (!parameter.is_floating_point() || !parameter.is_non_overlapping_and_dense()) {
-    std::ostringstream text;
-    text << "`fused=True` requires all the params to be floating point Tensors without gaps, but "
-            "one is "
-         << parameter.dtype() << " of sizes " << parameter.sizes() << " and strides "
-         << parameter.strides() << ": give it a group of its own without fused";
-    throw UsageError(text.str());
+    throw UsageError(
+        c10::str("`fused=True` requires all the params to be floating point Tensors without gaps, "
+                 "but one is ",
+                 parameter.dtype(), " of sizes ", parameter.sizes(), " and strides ",
+                 parameter.strides(), ": give it a group of its own without fused"));
   }
   if (gradient.strides() == parameter.strides()) return gradient;
   return torch::empty_like(parameter).copy_(gradient);

@@ -15,11 +15,6 @@
 
 namespace ddprun::optim {
 
-enum class StepWay { kSingleTensors, kForeach, kFused };
-
-// The table of optim.h. `are_on_gpu`: all parameters with a gradient.
-StepWay way_of(std::optional<bool> foreach, std::optional<bool> fused, bool are_on_gpu);
-
 // Where Python takes foreach by itself.
 bool has_foreach_kernels(const torch::Device& device);
 
@@ -69,22 +64,18 @@ Batch& batch_of(std::vector<Batch>& batches, const Batch& empty) {
   return at != batches.end() ? *at : batches.emplace_back(empty);
 }
 
-// The function that makes the step of each batch, of one for each way.
+// The function that makes the step of each batch, of one for each way: the table of optim.h. The batches have all
+// parameters with a gradient.
 template <typename Batch, typename Options, typename Step>
 Step step_for(const std::vector<Batch>& batches, const Options& options, Step single_tensors,
               Step foreach, Step fused) {
   const bool are_on_gpu = std::all_of(batches.begin(), batches.end(), [](const Batch& batch) {
     return has_foreach_kernels(batch.kind.device);
   });
-  switch (way_of(options.foreach (), options.fused(), are_on_gpu)) {
-    case StepWay::kForeach:
-      return foreach;
-    case StepWay::kFused:
-      return fused;
-    case StepWay::kSingleTensors:
-      break;
-  }
-  return single_tensors;
+  check_ways(options.foreach (), options.fused());
+  if (options.fused().value_or(false)) return fused;
+  const bool is_default = !options.foreach () && !options.fused();
+  return options.foreach ().value_or(is_default && are_on_gpu) ? foreach : single_tensors;
 }
 
 // What a step's closure returns, called with gradients enabled; undefined without one.

@@ -49,41 +49,6 @@ struct Description {
   }
 };
 
-void append(std::string& text, const void* data, std::size_t size) {
-  text.append(static_cast<const char*>(data), size);
-}
-
-void append_sized(std::string& text, std::string_view part) {
-  const std::uint64_t size = part.size();
-  append(text, &size, sizeof size);
-  text += part;
-}
-
-// Reads what append() has written; the state is of this very program, with what it had kept.
-class Reader {
- public:
-  explicit Reader(std::string_view text) : left_(text) {}
-  std::string_view bytes(std::size_t size) {
-    if (size > left_.size()) {
-      throw Failure(
-          ErrorCode::kProtocol,
-          "the state of the rank before has another form: does every rank keep the same?");
-    }
-    const std::string_view bytes = left_.substr(0, size);
-    left_.remove_prefix(size);
-    return bytes;
-  }
-  void copy_to(void* data, std::size_t size) { std::memcpy(data, bytes(size).data(), size); }
-  std::string_view sized() {
-    std::uint64_t size = 0;
-    copy_to(&size, sizeof size);
-    return bytes(size);
-  }
-
- private:
-  std::string_view left_;
-};
-
 // Torch's default generator on the CPU. Its own state as a tensor has twice the bytes and takes a microsecond.
 struct GeneratorState {
   at::mt19937_data_pod engine;
@@ -113,9 +78,9 @@ struct GeneratorState {
   }
 };
 
-void append_tensor(std::string& text, const Tensor& tensor) {
+void append_tensor(ByteWriter& writer, const Tensor& tensor) {
   const Tensor dense = tensor.is_contiguous() ? tensor : tensor.contiguous();
-  append(text, dense.const_data_ptr(), dense.nbytes());
+  writer.bytes(dense.const_data_ptr(), dense.nbytes());
 }
 
 Tensor bytes_of(const Tensor& tensor) {
@@ -123,13 +88,13 @@ Tensor bytes_of(const Tensor& tensor) {
 }
 
 // On a GPU with one copy of all, and so one wait for it.
-void append_tensors(std::string& text, const std::vector<Tensor>& tensors) {
+void append_tensors(ByteWriter& writer, const std::vector<Tensor>& tensors) {
   if (!tensors.empty() && std::ranges::none_of(tensors, &Tensor::is_cpu)) {
     std::vector<Tensor> parts;
     std::ranges::transform(tensors, std::back_inserter(parts), bytes_of);
-    return append_tensor(text, torch::cat(parts).cpu());
+    return append_tensor(writer, torch::cat(parts).cpu());
   }
-  for (const Tensor& tensor : tensors) append_tensor(text, tensor.detach().cpu());
+  for (const Tensor& tensor : tensors) append_tensor(writer, tensor.detach().cpu());
 }
 
 // Small ones together, up to kTogetherBytes: each call has its price, and models have thousands of them.
@@ -183,7 +148,8 @@ void broadcast_all(Group& group, const std::vector<Tensor>& tensors, int source)
 std::string state_of(at::Generator generator) {
   const std::scoped_lock lock(generator.mutex());
   std::string state;
-  append_tensor(state, generator.get_state());
+  ByteWriter writer(state);
+  append_tensor(writer, generator.get_state());
   return state;
 }
 
@@ -216,40 +182,41 @@ struct Recoverable::Parts final : RecoverableState {
 
   void append_to(std::string& state) override {
     const GeneratorState generator = GeneratorState::of_this_process();
-    append(state, &generator, sizeof generator);
-    if (of_gpu.defined()) append_sized(state, state_of(of_gpu));
+    ByteWriter writer(state);
+    writer.bytes(&generator, sizeof generator);
+    if (of_gpu.defined()) Codec<std::string>::write(writer, state_of(of_gpu));
     const LeaveVote::State vote = ContextAccess::leave_vote(context).state();
-    append(state, &vote, sizeof vote);
+    writer.bytes(&vote, sizeof vote);
     const bool must_broadcast = reducer.must_broadcast_buffers();
-    append(state, &must_broadcast, sizeof must_broadcast);
-    append_tensors(state, buffers);
-    for (const auto& [data, size] : values) append(state, data, size);
-    for (Stateful* const part : own) append_sized(state, part->state_dict());
-    for (Stateful* const part : replicated) append_sized(state, part->state_dict());
+    writer.bytes(&must_broadcast, sizeof must_broadcast);
+    append_tensors(writer, buffers);
+    for (const auto& [data, size] : values) writer.bytes(data, size);
+    for (Stateful* const part : own) Codec<std::string>::write(writer, part->state_dict());
+    for (Stateful* const part : replicated) Codec<std::string>::write(writer, part->state_dict());
   }
 
   void restore(std::string_view state, bool with_replicated) override {
-    Reader reader(state);
+    ByteReader reader(state);  // of this very program, with what it had kept
     GeneratorState generator;
-    reader.copy_to(&generator, sizeof generator);
+    reader.bytes(&generator, sizeof generator);
     generator.put_back();
-    if (of_gpu.defined()) put_back(of_gpu, reader.sized());
+    if (of_gpu.defined()) put_back(of_gpu, Codec<std::string>::read(reader));
     LeaveVote::State vote;
-    reader.copy_to(&vote, sizeof vote);
+    reader.bytes(&vote, sizeof vote);
     ContextAccess::leave_vote(context).restore(vote, LeaveVote::Clock::now());
     bool must_broadcast = true;
-    reader.copy_to(&must_broadcast, sizeof must_broadcast);
+    reader.bytes(&must_broadcast, sizeof must_broadcast);
     reducer.set_must_broadcast_buffers(must_broadcast);
     const torch::NoGradGuard no_grad;
     for (const Tensor& buffer : buffers) {
       const Tensor dense = torch::empty(buffer.sizes(), buffer.options().device(torch::kCPU));
-      reader.copy_to(dense.mutable_data_ptr(), dense.nbytes());
+      reader.bytes(dense.mutable_data_ptr(), dense.nbytes());
       Tensor(buffer).copy_(dense);
     }
-    for (const auto& [data, size] : values) reader.copy_to(data, size);
-    for (Stateful* const part : own) part->load_state_dict(std::string(reader.sized()));
+    for (const auto& [data, size] : values) reader.bytes(data, size);
+    for (Stateful* const part : own) part->load_state_dict(Codec<std::string>::read(reader));
     for (Stateful* const part : replicated) {
-      const std::string text(reader.sized());
+      const std::string text = Codec<std::string>::read(reader);
       if (with_replicated) part->load_state_dict(text);
     }
     zero_grad(parameters);

@@ -63,16 +63,25 @@ int operators_of(const Call& call) {
 
 TEST(Optim, ChoosesTheWayAsPythonDoes) {
   const std::optional<bool> none, yes = true, no = false;
-  using enum StepWay;
-  EXPECT_EQ(way_of(none, none, /*are_on_gpu=*/false), kSingleTensors);
-  EXPECT_EQ(way_of(none, none, /*are_on_gpu=*/true), kForeach);
-  EXPECT_EQ(way_of(yes, none, false), kForeach);
-  EXPECT_EQ(way_of(yes, no, false), kForeach);
-  EXPECT_EQ(way_of(none, yes, true), kFused);
-  EXPECT_EQ(way_of(no, yes, true), kFused);
-  EXPECT_EQ(way_of(no, none, true), kSingleTensors);
-  EXPECT_EQ(way_of(none, no, true), kSingleTensors);
-  EXPECT_THROW(way_of(yes, yes, true), UsageError);
+  constexpr int kSingleTensors = 0, kForeach = 1, kFused = 2;
+  struct Batch {
+    struct {
+      torch::Device device;
+    } kind;
+  };
+  const auto way_of = [](auto foreach, auto fused, torch::DeviceType device) {
+    return step_for(std::vector<Batch>{{{device}}}, SGDOptions(0.1).foreach (foreach).fused(fused),
+                    kSingleTensors, kForeach, kFused);
+  };
+  EXPECT_EQ(way_of(none, none, torch::kCPU), kSingleTensors);
+  EXPECT_EQ(way_of(none, none, torch::kCUDA), kForeach);
+  EXPECT_EQ(way_of(yes, none, torch::kCPU), kForeach);
+  EXPECT_EQ(way_of(yes, no, torch::kCPU), kForeach);
+  EXPECT_EQ(way_of(none, yes, torch::kCUDA), kFused);
+  EXPECT_EQ(way_of(no, yes, torch::kCUDA), kFused);
+  EXPECT_EQ(way_of(no, none, torch::kCUDA), kSingleTensors);
+  EXPECT_EQ(way_of(none, no, torch::kCUDA), kSingleTensors);
+  EXPECT_THROW(way_of(yes, yes, torch::kCUDA), UsageError);
   EXPECT_FALSE(has_foreach_kernels(torch::kCPU));
   EXPECT_TRUE(has_foreach_kernels(torch::kCUDA));
 }

@@ -18,6 +18,7 @@
 // Follows torch/nn/parallel/distributed.py and torch/distributed/algorithms/join.py of PyTorch 2.11.
 #pragma once
 
+#include <c10/util/ScopeExit.h>
 #include <torch/nn/module.h>
 #include <torch/types.h>
 
@@ -148,24 +149,17 @@ class DistributedDataParallel : public Stateful {
     return forward(std::forward<Args>(args)...);
   }
 
-  // For gradient accumulation: forwards made while it lives are not synchronized; the first one
+  // For gradient accumulation: forwards made while what it returns lives are not synchronized; the first one
   // after it averages the sum of all.
   //
   //   { auto no_sync = model.no_sync(); loss(model(a)).backward(); }
   //   loss(model(b)).backward();
-  class [[nodiscard]] NoSync {
-   public:
-    explicit NoSync(GradientReducer& reducer)
-        : reducer_(reducer), was_on_(reducer.set_synchronizing(false)) {}
-    ~NoSync() { reducer_.set_synchronizing(was_on_); }
-    NoSync(const NoSync&) = delete;
-    NoSync& operator=(const NoSync&) = delete;
-
-   private:
-    GradientReducer& reducer_;
-    bool was_on_;
-  };
-  NoSync no_sync() { return NoSync(*reducer_); }
+  [[nodiscard]] auto no_sync() {
+    return c10::make_scope_exit(
+        [reducer = reducer_.get(), was_on = reducer_->set_synchronizing(false)] {
+          reducer->set_synchronizing(was_on);
+        });
+  }
   // A forward under no_sync() would be refused now: with static_graph until the first backward.
   bool must_synchronize() const { return reducer_->delays_reduction(); }
 

@@ -151,6 +151,10 @@ void throw_together(Group& group, const std::exception_ptr& mine, const std::str
 }  // namespace detail
 
 class Group {
+  // For this class alone: users leave it out. Blocking calls are, as in Python, queued on the GPU's current
+  // stream itself, which need not wait for NCCL's own then (asyncOp).
+  enum class Mode { kBlocking, kAsync };
+
  public:
   using Tensor = torch::Tensor;
   using Tensors = std::vector<torch::Tensor>;
@@ -179,43 +183,34 @@ class Group {
 
   // `tensor` becomes the root's.
   void broadcast(Tensor tensor, int root = 0) {
-    begin_broadcast(std::move(tensor), root, Mode::kBlocking).wait();
+    broadcast_async(std::move(tensor), root, Mode::kBlocking).wait();
   }
-  Work<> broadcast_async(Tensor tensor, int root = 0) {
-    return begin_broadcast(std::move(tensor), root, Mode::kAsync);
-  }
+  Work<> broadcast_async(Tensor tensor, int root = 0, Mode mode = Mode::kAsync);
 
   // `tensor` becomes the sum (or what `op` says) over all ranks.
   void all_reduce(Tensor tensor, ReduceOp op = ReduceOp::SUM) {
-    begin_all_reduce(std::move(tensor), std::move(op), Mode::kBlocking).wait();
+    all_reduce_async(std::move(tensor), std::move(op), Mode::kBlocking).wait();
   }
-  Work<> all_reduce_async(Tensor tensor, ReduceOp op = ReduceOp::SUM) {
-    return begin_all_reduce(std::move(tensor), std::move(op), Mode::kAsync);
-  }
+  Work<> all_reduce_async(Tensor tensor, ReduceOp op = ReduceOp::SUM, Mode mode = Mode::kAsync);
 
   // The same at the root alone; what the others' tensors hold afterwards is not defined.
   void reduce(Tensor tensor, int root = 0, ReduceOp op = ReduceOp::SUM) {
-    begin_reduce(std::move(tensor), root, std::move(op), Mode::kBlocking).wait();
+    reduce_async(std::move(tensor), root, std::move(op), Mode::kBlocking).wait();
   }
-  Work<> reduce_async(Tensor tensor, int root = 0, ReduceOp op = ReduceOp::SUM) {
-    return begin_reduce(std::move(tensor), root, std::move(op), Mode::kAsync);
-  }
+  Work<> reduce_async(Tensor tensor, int root = 0, ReduceOp op = ReduceOp::SUM,
+                      Mode mode = Mode::kAsync);
 
   // At the root every rank's tensor, in the order of ranks; elsewhere nothing. Equal shapes.
   Tensors gather(const Tensor& tensor, int root = 0) {
-    return begin_gather(tensor, root, Mode::kBlocking).wait();
+    return gather_async(tensor, root, Mode::kBlocking).wait();
   }
-  Work<Tensors> gather_async(const Tensor& tensor, int root = 0) {
-    return begin_gather(tensor, root, Mode::kAsync);
-  }
+  Work<Tensors> gather_async(const Tensor& tensor, int root = 0, Mode mode = Mode::kAsync);
 
   // Every rank's tensor, everywhere. Equal shapes.
   Tensors all_gather(const Tensor& tensor) {
-    return begin_all_gather(tensor, Mode::kBlocking).wait();
+    return all_gather_async(tensor, Mode::kBlocking).wait();
   }
-  Work<Tensors> all_gather_async(const Tensor& tensor) {
-    return begin_all_gather(tensor, Mode::kAsync);
-  }
+  Work<Tensors> all_gather_async(const Tensor& tensor, Mode mode = Mode::kAsync);
 
   // The same with first dimensions that differ, zero included; the other dimensions and the type
   // must agree, else all ranks throw and the message names one that differs. Two collectives.
@@ -223,38 +218,34 @@ class Group {
 
   // `into` becomes the part that the root has at this rank's place; others leave `parts` empty.
   void scatter(Tensor into, const Tensors& parts = {}, int root = 0) {
-    begin_scatter(std::move(into), parts, root, Mode::kBlocking).wait();
+    scatter_async(std::move(into), parts, root, Mode::kBlocking).wait();
   }
-  Work<> scatter_async(Tensor into, const Tensors& parts = {}, int root = 0) {
-    return begin_scatter(std::move(into), parts, root, Mode::kAsync);
-  }
+  Work<> scatter_async(Tensor into, const Tensors& parts = {}, int root = 0,
+                       Mode mode = Mode::kAsync);
 
   // Reduces `tensor`, whose first dimension is a multiple of size(), and gives this rank its equal
   // share of that dimension: [n * size(), ...] to [n, ...].
   Tensor reduce_scatter(const Tensor& tensor, ReduceOp op = ReduceOp::SUM) {
-    return begin_reduce_scatter(tensor, std::move(op), Mode::kBlocking).wait();
+    return reduce_scatter_async(tensor, std::move(op), Mode::kBlocking).wait();
   }
-  Work<Tensor> reduce_scatter_async(const Tensor& tensor, ReduceOp op = ReduceOp::SUM) {
-    return begin_reduce_scatter(tensor, std::move(op), Mode::kAsync);
-  }
+  Work<Tensor> reduce_scatter_async(const Tensor& tensor, ReduceOp op = ReduceOp::SUM,
+                                    Mode mode = Mode::kAsync);
 
   // Cuts `tensor` along its first dimension into equal parts, sends part i to rank i and returns
   // what came, in the order of ranks: the transposition of who has what.
   Tensor all_to_all(const Tensor& tensor) {
-    return begin_all_to_all(tensor, {}, {}, Mode::kBlocking).wait();
+    return all_to_all_async(tensor, {}, {}, Mode::kBlocking).wait();
   }
   // With parts of given lengths: `sent[i]` rows go to rank i and `received[i]` come from it.
   Work<Tensor> all_to_all_async(const Tensor& tensor, std::vector<std::int64_t> sent,
-                                std::vector<std::int64_t> received) {
-    return begin_all_to_all(tensor, std::move(sent), std::move(received), Mode::kAsync);
-  }
+                                std::vector<std::int64_t> received, Mode mode = Mode::kAsync);
   // `parts[i]` goes to rank i; what rank i sent here is element i of the result. First dimensions
   // may all differ (lengths are exchanged first), the others and the type must agree.
   Tensors all_to_all(const Tensors& parts);
 
   // Returns when every rank has called it. Over NCCL it also waits for the GPU.
-  void barrier() { begin_barrier(Mode::kBlocking).wait(); }
-  Work<> barrier_async() { return begin_barrier(Mode::kAsync); }
+  void barrier() { barrier_async(Mode::kBlocking).wait(); }
+  Work<> barrier_async(Mode mode = Mode::kAsync);
 
   // From rank to rank; the pair must agree on shape and type. Messages with equal `tag` between the
   // same two ranks keep their order. Not to itself. Over NCCL there are no tags, and the calls of a
@@ -333,20 +324,6 @@ class Group {
       : membership_(std::move(membership)), is_ours_to_end_(true) {}
   bool is_ours_to_end_ = false;  // a smaller group; Context ends its own in leave()
 
-  // Blocking ones are, as in Python, queued on the GPU's current stream itself, which need not wait for
-  // NCCL's own then (asyncOp).
-  enum class Mode { kBlocking, kAsync };
-  Work<> begin_broadcast(Tensor tensor, int root, Mode mode);
-  Work<> begin_all_reduce(Tensor tensor, ReduceOp op, Mode mode);
-  Work<> begin_reduce(Tensor tensor, int root, ReduceOp op, Mode mode);
-  Work<Tensors> begin_gather(const Tensor& tensor, int root, Mode mode);
-  Work<Tensors> begin_all_gather(const Tensor& tensor, Mode mode);
-  Work<> begin_scatter(Tensor into, const Tensors& parts, int root, Mode mode);
-  Work<Tensor> begin_reduce_scatter(const Tensor& tensor, ReduceOp op, Mode mode);
-  Work<Tensor> begin_all_to_all(const Tensor& tensor, std::vector<std::int64_t> sent,
-                                std::vector<std::int64_t> received, Mode mode);
-  Work<> begin_barrier(Mode mode);
-
   struct Call;
   detail::Operation start(const Call& call, Tensors kept, const detail::Operation::Begin& begin,
                           std::function<void()> finish = nullptr);
@@ -357,13 +334,25 @@ class Group {
   static Tensor view_of(void* memory, std::size_t size) {
     return torch::from_blob(memory, {static_cast<std::int64_t>(size)}, torch::kUInt8);
   }
-  std::int64_t all_reduce_integer(std::int64_t value, const ReduceOp& op);
-  double all_reduce_double(double value, const ReduceOp& op);
-
+  template <typename Wide>
+  Wide all_reduce_one(Wide value, const ReduceOp& op) {
+    all_reduce(torch::from_blob(&value, {1}, c10::CppTypeToScalarType<Wide>::value), op);
+    return value;
+  }
   template <typename T>
-  static std::vector<T> values_of(const Tensors& all);
+  static std::vector<T> values_of(const Tensors& all) {
+    std::vector<T> values;
+    for (const Tensor& bytes : all)
+      values.push_back(*static_cast<const T*>(bytes.const_data_ptr()));
+    return values;
+  }
   template <typename T>
-  static std::vector<T> decoded(const std::vector<std::string>& all);
+  static std::vector<T> decoded(const std::vector<std::string>& all) {
+    std::vector<T> values;
+    values.reserve(all.size());
+    for (const std::string& bytes : all) values.push_back(from_bytes<T>(bytes));
+    return values;
+  }
 };
 
 // A tensor as an object: any type and layout; arrives on the CPU, dense.
@@ -376,7 +365,7 @@ struct Codec<torch::Tensor> {
 template <Number T>
 T Group::all_reduce(T value, ReduceOp op) {
   if constexpr (std::is_floating_point_v<T>) {
-    return static_cast<T>(all_reduce_double(value, op));
+    return static_cast<T>(all_reduce_one<double>(value, op));
   } else {
     constexpr bool is_unsigned_64 = std::is_unsigned_v<T> && sizeof(T) == sizeof(std::uint64_t);
     if (is_unsigned_64 && op == ReduceOp::AVG) {
@@ -386,24 +375,9 @@ T Group::all_reduce(T value, ReduceOp op) {
     const bool is_flipped = is_unsigned_64 && (op == ReduceOp::MIN || op == ReduceOp::MAX);
     const std::uint64_t flip = is_flipped ? std::uint64_t{1} << 63 : 0;
     const auto bits = static_cast<std::uint64_t>(value) ^ flip;
-    const std::int64_t sum = all_reduce_integer(std::bit_cast<std::int64_t>(bits), op);
+    const std::int64_t sum = all_reduce_one(std::bit_cast<std::int64_t>(bits), op);
     return static_cast<T>(std::bit_cast<std::uint64_t>(sum) ^ flip);
   }
-}
-
-template <typename T>
-std::vector<T> Group::values_of(const Tensors& all) {
-  std::vector<T> values;
-  for (const Tensor& bytes : all) values.push_back(*static_cast<const T*>(bytes.const_data_ptr()));
-  return values;
-}
-
-template <typename T>
-std::vector<T> Group::decoded(const std::vector<std::string>& all) {
-  std::vector<T> values;
-  values.reserve(all.size());
-  for (const std::string& bytes : all) values.push_back(from_bytes<T>(bytes));
-  return values;
 }
 
 template <typename Function>

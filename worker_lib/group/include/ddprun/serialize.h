@@ -59,7 +59,9 @@ class ByteReader {
 
   std::string_view view(std::size_t count) {
     if (count > left_.size()) {
-      throw Failure(ErrorCode::kProtocol, "the bytes of a value end too early");
+      throw Failure(ErrorCode::kProtocol,
+                    "the bytes of a value end too early: does every rank, and one that takes "
+                    "another's place, send and keep the same?");
     }
     const std::string_view taken = left_.substr(0, count);
     left_.remove_prefix(count);
@@ -250,31 +252,20 @@ struct Codec<std::optional<T>> {
   }
 };
 
-template <typename First, Serialisable Second>
-requires Serialisable<std::remove_const_t<First>>  // of maps it is const
-struct Codec<std::pair<First, Second>> {
-  static void write(ByteWriter& writer, const std::pair<First, Second>& value) {
-    Codec<std::remove_const_t<First>>::write(writer, value.first);
-    Codec<Second>::write(writer, value.second);
-  }
-  static std::pair<First, Second> read(ByteReader& reader) {
-    auto first = Codec<std::remove_const_t<First>>::read(reader);
-    return {std::move(first), Codec<Second>::read(reader)};
-  }
-};
-
-template <Serialisable First, Serialisable... Rest>
-struct Codec<std::tuple<First, Rest...>> {
-  using Tuple = std::tuple<First, Rest...>;
-  static void write(ByteWriter& writer, const Tuple& value) {
+// Pair and tuple. The first part of what a map holds is const.
+template <template <typename...> class Tuple, typename... Parts>
+requires(sizeof...(Parts) > 0 && requires { std::tuple_size<Tuple<Parts...>>::value; } &&
+         (Serialisable<std::remove_const_t<Parts>> && ...)) struct Codec<Tuple<Parts...>> {
+  static void write(ByteWriter& writer, const Tuple<Parts...>& value) {
     std::apply(
         [&](const auto&... parts) {
           (Codec<std::decay_t<decltype(parts)>>::write(writer, parts), ...);
         },
         value);
   }
-  static Tuple read(ByteReader& reader) {
-    return Tuple{Codec<First>::read(reader), Codec<Rest>::read(reader)...};  // in order, as {} is
+  static Tuple<Parts...> read(ByteReader& reader) {
+    return Tuple<Parts...>{
+        Codec<std::remove_const_t<Parts>>::read(reader)...};  // in order, as {} is
   }
 };
 
@@ -286,19 +277,15 @@ struct Codec<std::variant<Kinds...>> {
     std::visit([&]<typename Kind>(const Kind& kind) { Codec<Kind>::write(writer, kind); }, value);
   }
   static Variant read(ByteReader& reader) {
-    return read_kind(reader, Codec<std::uint32_t>::read(reader),
-                     std::index_sequence_for<Kinds...>());
-  }
-
- private:
-  template <std::size_t... kIndices>
-  static Variant read_kind(ByteReader& reader, std::size_t index,
-                           std::index_sequence<kIndices...>) {
+    const auto index = Codec<std::uint32_t>::read(reader);
     std::optional<Variant> value;
-    ((index == kIndices
-          ? void(value.emplace(std::in_place_index<kIndices>, Codec<Kinds>::read(reader)))
-          : void()),
-     ...);
+    [&]<std::size_t... kIndices>(std::index_sequence<kIndices...>) {
+      ((index == kIndices
+            ? void(value.emplace(std::in_place_index<kIndices>, Codec<Kinds>::read(reader)))
+            : void()),
+       ...);
+    }
+    (std::index_sequence_for<Kinds...>());
     if (!value) throw Failure(ErrorCode::kProtocol, "a variant holds a kind that it does not have");
     return std::move(*value);
   }
