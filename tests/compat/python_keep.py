@@ -380,7 +380,7 @@ class Parts(unittest.TestCase):
                     ctypes.memmove(to, begin, size)
 
         def read_back(parts):
-            pieces = (zip(each[0::2], each[1::2]) for each in parts.pieces(0, parts.size))
+            pieces = (zip(each[0::2], each[1::2]) for each in parts.pieces(0, parts.layout.size))
             data = b"".join(ctypes.string_at(*piece) if piece[0] else bytes(piece[1]) for some in pieces for piece in some)
             held = ctypes.create_string_buffer(data, max(1, len(data)))
             return keeping._Read(bytes(parts.structure()), Memory(), ctypes.addressof(held)).state()["it"]

@@ -29,13 +29,13 @@ TEST(CollectivesExample, RunsAloneAndSaysSo) {
 TEST(CollectivesExample, RunsOnThreeRanksUnderDdprun) {
   Job job(ddprun({"--nproc-per-node=3"}, {DDPRUN_COLLECTIVES, "gloo"}));
   ASSERT_EQ(job.wait(), exited(0)) << job.err();
-  EXPECT_THAT(job.out(), AllOf(HasSubstr("all_reduce           [30 33]\n"), EndsWith(kLastLine)));
+  EXPECT_THAT(job.out(), AllOf(HasSubstr("all_reduce           [30, 33]\n"), EndsWith(kLastLine)));
 }
 
 TEST(CollectivesExample, RunsOverSharedMemory) {
   Job job(ddprun({"--nproc-per-node=3"}, {DDPRUN_COLLECTIVES, "shm"}));
   ASSERT_EQ(job.wait(), exited(0)) << job.err();
-  EXPECT_THAT(job.out(), AllOf(HasSubstr("all_reduce           [30 33]\n"), EndsWith(kLastLine)));
+  EXPECT_THAT(job.out(), AllOf(HasSubstr("all_reduce           [30, 33]\n"), EndsWith(kLastLine)));
   EXPECT_THAT(job.err(), Not(HasSubstr("Gloo instead")));
 }
 

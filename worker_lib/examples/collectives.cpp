@@ -10,10 +10,8 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <iostream>
 #include <map>
 #include <numeric>
-#include <sstream>
 #include <string>
 #include <vector>
 
@@ -37,30 +35,21 @@ struct Score {
 };
 
 std::string text_of(const Tensor& tensor) {
-  const Tensor numbers = tensor.to(torch::kCPU, torch::kInt64).flatten();
-  std::ostringstream text;
-  text << "[";
-  for (std::int64_t i = 0; i < numbers.numel(); ++i) {
-    text << (i == 0 ? "" : " ") << numbers[i].item<std::int64_t>();
-  }
-  text << "]";
-  return text.str();
+  const Tensor numbers = tensor.to(torch::kCPU, torch::kInt64).contiguous();
+  return c10::str(at::IntArrayRef(numbers.const_data_ptr<std::int64_t>(),
+                                  static_cast<std::size_t>(numbers.numel())));
 }
 
-std::string text_of(const Tensors& tensors) {
-  std::string text;
-  for (const Tensor& tensor : tensors) {
-    if (!text.empty()) text += ' ';
-    text += text_of(tensor);
-  }
-  return text.empty() ? "nothing" : text;
+template <typename T>
+std::string text_of(const T& value) {
+  return c10::str(value);
 }
 
 template <typename T>
 std::string text_of(const std::vector<T>& values) {
-  std::ostringstream text;
-  for (const T& value : values) text << (text.str().empty() ? "" : " ") << value;
-  return text.str().empty() ? "nothing" : text.str();
+  std::string text;
+  for (const T& value : values) text += (text.empty() ? "" : " ") + text_of(value);
+  return text.empty() ? "nothing" : text;
 }
 
 class Tour {

@@ -21,6 +21,10 @@
 
 enum class Split { kTrain, kTest };
 
+inline torch::Tensor as_tensor(const std::vector<std::size_t>& indices) {
+  return torch::tensor(std::vector<std::int64_t>(indices.begin(), indices.end()), torch::kInt64);
+}
+
 struct FashionMnist {
   torch::Tensor images;  // [n, 1, 28, 28] uint8
   torch::Tensor labels;  // [n] int64
@@ -39,19 +43,12 @@ struct FashionMnist {
   torch::Tensor targets(const torch::Tensor& indices) const {
     return labels.index_select(0, indices);
   }
-  torch::data::Example<> get_batch(
-      const std::vector<std::size_t>& indices) const;  // for a DataLoader
+  // For a DataLoader.
+  torch::data::Example<> get_batch(const std::vector<std::size_t>& indices) const {
+    const torch::Tensor chosen = as_tensor(indices);
+    return {pixels(chosen), targets(chosen)};
+  }
 };
-
-inline torch::Tensor as_tensor(const std::vector<std::size_t>& indices) {
-  return torch::tensor(std::vector<std::int64_t>(indices.begin(), indices.end()), torch::kInt64);
-}
-
-inline torch::data::Example<> FashionMnist::get_batch(
-    const std::vector<std::size_t>& indices) const {
-  const torch::Tensor chosen = as_tensor(indices);
-  return {pixels(chosen), targets(chosen)};
-}
 
 // The bytes behind the header of an IDX file, which says that it has `shape`.
 inline torch::Tensor read_idx(const std::string& folder, const std::string& name,

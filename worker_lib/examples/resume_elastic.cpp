@@ -158,11 +158,9 @@ class Training {
   double measure() {
     const torch::NoGradGuard no_grad;
     const Tensor mine = torch::arange(context_.rank(), kPoints, context_.world_size());
-    const Tensor hits = model_->forward(points_.positions.index_select(0, mine))
-                            .argmax(1)
-                            .eq(points_.is_inside.index_select(0, mine));
-    ddprun::Mean accuracy;
-    accuracy.update(hits.sum().item<double>(), hits.numel());
+    ddprun::Accuracy accuracy;
+    accuracy.update(model_->forward(points_.positions.index_select(0, mine)),
+                    points_.is_inside.index_select(0, mine));
     return accuracy.compute(context_);
   }
 

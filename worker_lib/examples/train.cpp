@@ -63,24 +63,17 @@ FashionMnist load(const Settings& settings, Split split) {
   return all;
 }
 
-std::int64_t count_correct(const Tensor& logits, const Tensor& targets) {
-  return logits.argmax(1).eq(targets).sum().item<std::int64_t>();
-}
-
 // Over the test set, each sample on exactly one rank. On the bare module: ranks may have different
 // numbers of batches.
 double test_accuracy(Net& model, const FashionMnist& test, ddprun::Context& context) {
   constexpr std::int64_t kBatch = 250;
   const ddprun::EvaluationMode evaluation(model);
-  ddprun::Mean accuracy;
+  ddprun::Accuracy accuracy;
   const Tensor mine = torch::arange(context.rank(), test.size(), context.world_size(),
                                     torch::dtype(torch::kInt64).device(context.device()));
   for (const Tensor& indices : mine.split(kBatch)) {
     if (indices.numel() == 0) continue;  // fewer samples than ranks
-    const Tensor targets = test.targets(indices);
-    accuracy.update(
-        static_cast<double>(count_correct(model.forward(test.pixels(indices)), targets)),
-        targets.size(0));
+    accuracy.update(model.forward(test.pixels(indices)), test.targets(indices));
   }
   return accuracy.compute(context);
 }
@@ -257,10 +250,9 @@ class Training {
                               at_.consumed + sampler_.remaining() * context_.world_size(),
                               at_.consumed);
       while (const auto batch = sampler_.next(static_cast<std::size_t>(settings_.batch_size))) {
-        const std::vector<std::int64_t> indices(batch->begin(), batch->end());
         // Before the step: who dies right after it has told of it, too.
         samples_.add_samples(at_, context_.world_size(), *batch);
-        step(torch::tensor(indices, torch::kInt64).to(context_.device()));
+        step(as_tensor(*batch).to(context_.device()));
         ++at_.step;
         at_.consumed = sampler_.consumed();
         losses_.add_loss(at_.step, last_loss_);
@@ -305,11 +297,7 @@ class Training {
   ddprun::optim::SGD optimizer_;
   StepFile losses_;
   StepFile samples_;
-  struct LossSum {
-    double sum = 0;
-    std::int64_t count = 0;
-  };
-  LossSum epoch_loss_;  // of the epoch that is running, on this rank
+  ddprun::Mean::Total epoch_loss_;  // of the epoch that is running, on this rank
   float last_loss_ = 0;
   std::unique_ptr<ddprun::Checkpointer> checkpoints_;
   ddprun::TrainingPosition at_;

@@ -1,7 +1,5 @@
 #include "ddprun/inference.h"
 
-#include <c10/util/accumulate.h>
-
 #include <string>
 
 namespace ddprun::detail {
@@ -25,9 +23,6 @@ struct RowKind {
     shape.insert(shape.end(), sizes.begin(), sizes.end());
     return shape;
   }
-  std::int64_t bytes() const {
-    return static_cast<std::int64_t>(c10::elementSize(type)) * c10::multiply_integers(sizes);
-  }
 };
 
 }  // namespace
@@ -50,27 +45,15 @@ torch::Tensor gather_rows(Context& context, const torch::Tensor& mine, std::int6
                      std::to_string(context.rank()) + ", of " + c10::str(kind.sizes) +
                      " on rank 0 (or of another type)");
   }
+  // From CPU to CPU: all outputs together may be more than a GPU has memory for. The ranks behind
+  // those of the last, incomplete row send one row more that nobody reads.
   const std::int64_t world = context.world_size();
-  const std::int64_t rows = (total + world - 1) / world;
-  const std::int64_t row_bytes = kind.bytes();
-  const bool is_wanted = is_for_all || context.is_main_process();
-  if (row_bytes == 0) {
-    return is_wanted ? torch::empty(kind.shape_of(total), kind.type) : torch::Tensor();
-  }
-  // As bytes, which carry every type, and from CPU to CPU: all outputs together may be more than a
-  // GPU has memory for. The ranks behind those of the last, incomplete row send one row more that
-  // nobody reads.
-  torch::Tensor padded = torch::zeros({rows, row_bytes}, torch::kUInt8);
-  if (mine.defined() && mine.size(0) > 0) {
-    padded.narrow(0, 0, mine.size(0))
-        .copy_(mine.contiguous().view({mine.size(0), -1}).view(torch::kUInt8));
-  }
+  const torch::Tensor padded = torch::zeros(kind.shape_of((total + world - 1) / world), kind.type);
+  if (mine.defined()) padded.narrow(0, 0, mine.size(0)).copy_(mine);
   const auto gathered = is_for_all ? context.all_gather(padded) : context.gather(padded);
-  if (!is_wanted) return {};
-  // [rows, ranks, bytes]: row by row, rank by rank is the dataset's order.
-  const torch::Tensor in_order =
-      torch::stack(gathered, 1).view({rows * world, row_bytes}).narrow(0, 0, total);
-  return in_order.view(kind.type).view(kind.shape_of(total));
+  if (gathered.empty()) return {};
+  // [rows, ranks, ...]: row by row, rank by rank is the dataset's order.
+  return torch::stack(gathered, 1).flatten(0, 1).narrow(0, 0, total);
 }
 
 }  // namespace ddprun::detail

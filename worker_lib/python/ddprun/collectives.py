@@ -13,6 +13,7 @@ program: one line on stderr, and there is no record any more.
 import atexit
 import functools
 import json
+import math
 import os
 import struct
 import sys
@@ -145,11 +146,7 @@ class _Call:
         types, sizes = entry.get(side + "_dtypes") or [], entry.get(side + "_sizes") or []
         if types:
             self.type = _TYPES.get(types[0], _NO_TYPE)
-        for size in sizes:
-            elements = 1
-            for length in size:
-                elements *= length
-            self.elements += elements
+        self.elements = sum(map(math.prod, sizes))
         if name in _WITH_EQUAL_SIZES and len(sizes) == 1:
             self.signature = _hash_of(self.elements.to_bytes(8, "little"))
 

@@ -16,6 +16,7 @@ import ctypes
 import datetime
 import os
 import socket
+import stat
 import sys
 import threading
 import time
@@ -30,25 +31,18 @@ class NeedsOthers(RuntimeError):
     """The set-up of a prepared standby asks for what only the other ranks know."""
 
 
-def _duplicate_of(descriptor):
-    duplicate = os.dup(descriptor)
-    try:
-        return socket.socket(socket.AF_INET, socket.SOCK_STREAM, fileno=duplicate)
-    except OSError:  # not a socket: socket.fromfd() would leave the duplicate open
-        os.close(duplicate)
-        raise
-
-
 def _connections_to(port):
     """Inodes and duplicates of this process's connections to that port of a store: a TCPStore tells nobody which is its own."""
     for name in os.listdir("/proc/self/fd"):
-        try:
-            with _duplicate_of(int(name)) as each:
+        with contextlib.suppress(OSError):  # a listener, or closed meanwhile
+            duplicate = os.dup(int(name))
+            if not stat.S_ISSOCK(os.fstat(duplicate).st_mode):
+                os.close(duplicate)
+                continue
+            with socket.socket(socket.AF_INET, socket.SOCK_STREAM, fileno=duplicate) as each:
                 peer = each.getpeername()
                 if isinstance(peer, tuple) and peer[1] == port:
-                    yield os.fstat(each.fileno()).st_ino, each
-        except OSError:  # no socket, a listener, or closed meanwhile
-            pass
+                    yield os.fstat(duplicate).st_ino, each
 
 
 class Groups:

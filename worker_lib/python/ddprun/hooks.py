@@ -55,7 +55,7 @@ def tell_modules():
 
 
 def make_hook(progress):
-    """A hook of all optimizers; `progress` returns the module ddprun.progress, or None: another copy has the link.
+    """A hook of all optimizers; `progress` returns the module ddprun.progress.
 
     PyTorch walks through its hooks while it calls one, so this one stays where it is, and does less.
     """
@@ -93,7 +93,7 @@ def make_hook(progress):
             first = weakref.ref(optimizer)
             return count()
         module = progress()
-        link = module.link_of_process() if module else False
+        link = module.link_of_process()
         # Where the worker before this one has reported by itself, this one will.
         if not link or link.is_reported or link.wanted_kind == module.PROGRAM:
             return stop()
@@ -128,14 +128,11 @@ def make_hook(progress):
 
 
 def load_progress(load):
-    """The hooks' copy of ddprun.progress, under a name of its own; where it is loaded, the program's copy asks it for the link.
-    None: one of an older release is beside the program, and has the link for itself."""
-    if "ddprun_progress" in sys.modules:
-        return None
-    module = sys.modules.get("_ddprun_progress")
-    if module is None:
-        module = sys.modules["_ddprun_progress"] = load("progress")
-    return module
+    """The hooks' copy of ddprun.progress, under a name of its own; where it is loaded, the program's copy asks it for the
+    link."""
+    if "_ddprun_progress" not in sys.modules:
+        sys.modules["_ddprun_progress"] = load("progress")
+    return sys.modules["_ddprun_progress"]
 
 
 def install(optimizers, load):

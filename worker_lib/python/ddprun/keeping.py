@@ -179,36 +179,25 @@ class _Parts:
                 self._rest, self._tensors = _take_apart(state, _is_plain)
             self.layout = _Layout(self._tensors, are_all)
 
-    @property
-    def size(self):
-        return self.layout.size
-
     def structure(self):
         """The size of what the layout has to say, that, and the state without its tensors."""
         text = self.layout.text
         begin = len(text).to_bytes(8, "little") + text
-        file = io.BytesIO()
-        file.write(begin)
+        rest = io.BytesIO()
         try:
-            _Pickler(file, pickle.HIGHEST_PROTOCOL).dump(self._rest)
+            _Pickler(rest, pickle.HIGHEST_PROTOCOL).dump(self._rest)
         except _HasTensors:
             rest = io.BytesIO()
             torch.save(self._rest, rest)
-            file = io.BytesIO()
-            file.write(begin)
-            file.write(rest.getbuffer())
-        return file.getbuffer()
+        return b"".join((begin, rest.getbuffer()))
 
     def pieces(self, begin, end):
         return self.layout.pieces(self._tensors, begin, end)
 
 
 def _offsets(sizes):
-    offsets, at = [], 0
-    for size in sizes:
-        offsets.append(at)
-        at += (size + _ALIGNMENT - 1) // _ALIGNMENT * _ALIGNMENT
-    return offsets, at
+    *offsets, size = itertools.accumulate(map(_rounded, sizes), initial=0)
+    return offsets, size
 
 
 def _sizes(table):
@@ -471,8 +460,8 @@ class _Keeper:
     def _write(self, step, own, shared):
         memory = self._memory
         structure = bytearray() if own is None else _padded(own.structure())
-        own_bytes = len(structure) + (own.size if own else 0)
-        data_bytes, layout = (shared.size, shared.layout.sum) if shared else (0, 0)
+        own_bytes = len(structure) + (own.layout.size if own else 0)
+        data_bytes, layout = (shared.layout.size, shared.layout.sum) if shared else (0, 0)
         how, (begin, end) = memory.begin(self._place, step, data_bytes, layout, own_bytes)
         if how == _REFUSED:
             return self._turn_off(memory.why(), self._place.local_rank == 0)
@@ -485,7 +474,7 @@ class _Keeper:
                 memory.write(False, pieces)
         if own:
             memory.write(True, array.array("Q", (_address(structure), len(structure))))
-            for pieces in own.pieces(0, own.size):
+            for pieces in own.pieces(0, own.layout.size):
                 memory.write(True, pieces)
         text = bytearray(shared.structure()) if shared and self._place.local_rank == 0 else b""
         memory.finish(text)

@@ -161,36 +161,25 @@ def _changed(loader, name, value):
 
 
 class _Skipping:
-    """A sampler without its first elements."""
+    """A sampler without its first elements, for one epoch: a DataLoader with processes calls iter() twice before it asks for an
+    element."""
 
     def __init__(self, sampler, count):
         self._sampler, self._count = sampler, count
-        self._last = None
 
     def __iter__(self):
-        self._last = _Rest(self._sampler, self._count)
-        return self._last
-
-    def skip(self):
-        """In the last iterator, now: where the order is drawn when the first element is asked for."""
-        self._last.skip()
+        self._elements = iter(self._sampler)
+        return self
 
     def __len__(self):
         return len(self._sampler)
-
-
-class _Rest:
-    def __init__(self, sampler, count):
-        self._elements, self._count = iter(sampler), count
-
-    def __iter__(self):
-        return self
 
     def __next__(self):
         self.skip()
         return next(self._elements)
 
     def skip(self):
+        """Now: where the order is drawn when the first element is asked for."""
         count, self._count = self._count, 0
         for _ in zip(range(count), self._elements):
             pass

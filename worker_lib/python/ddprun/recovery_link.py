@@ -25,13 +25,6 @@ _SHARED, _ROBUST = 1, 1  # of pthread_mutexattr
 _NONE_IS_LEFT = 1 << 32
 
 
-class Place:
-    """What a prepared standby is given with its rank's place."""
-
-    def __init__(self, generation, mirror):
-        self.generation, self.mirror = generation, mirror
-
-
 class RecoveryLink:
     @staticmethod
     def of_process():
@@ -125,7 +118,8 @@ class RecoveryLink:
     # ---- from the agent
 
     def await_place(self):
-        """In a prepared standby: returns when it is the worker of its rank, with that one's streams."""
+        """In a prepared standby: returns when it is the worker of its rank, with that one's streams; gives the descriptor of that
+        one's mirror."""
         self._say(_HELLO, _IS_PREPARED)
         while True:
             data, passed = self._receive()
@@ -144,7 +138,7 @@ class RecoveryLink:
             os.dup2(stream, descriptor)
             os.close(stream)
         self.wanted = generation
-        return Place(generation, passed[2])
+        return passed[2]
 
     def _receive(self):
         space = _socket.CMSG_SPACE(4 * 4)

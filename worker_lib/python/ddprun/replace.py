@@ -210,10 +210,10 @@ class Job(in_place.types.StepPath if in_place.types is not None else object):
 
     def _take_place(self):
         _warm_up(next(self._ddp.parameters()).device)
-        place = self._link.await_place()
+        descriptor = self._link.await_place()
         os.environ.pop("DDPRUN_PREPARED")
         self._groups.take_place()
-        self._take_mirror(mirror.Mirror.open(place.mirror))
+        self._take_mirror(mirror.Mirror.open(descriptor))
         if self._mirror is None:
             raise CannotRecover("what was handed over is not the mirror of a worker")
         self._lacks_state = True

@@ -432,12 +432,13 @@ class SharedState:
 
     def shape(self):
         """The optimizer's state without the contents of its tensors."""
-        return {index: {name: _Shape(value) if isinstance(value, torch.Tensor) else value for name, value in its.items()}
+        return {index: {name: value.to("meta") if isinstance(value, torch.Tensor) else value for name, value in its.items()}
                 for index, its in self._optimizer.state_dict()["state"].items()}
 
     def take_shape(self, shape):
         """For contents that are to come."""
-        state = {index: {name: value.empty() if isinstance(value, _Shape) else value for name, value in its.items()}
+        state = {index: {name: torch.empty_like(value, device="cpu") if isinstance(value, torch.Tensor) else value
+                         for name, value in its.items()}
                  for index, its in shape.items()}
         groups = self._optimizer.state_dict()["param_groups"]
         self._optimizer.load_state_dict({"state": state, "param_groups": groups})
@@ -494,14 +495,6 @@ def _put(data, tensors):
         for each, part in zip(tensors, parts):
             is_aligned = part.storage_offset() % each.element_size() == 0
             each.copy_((part if is_aligned else part.clone()).view(each.dtype).view(each.shape))
-
-
-class _Shape:
-    def __init__(self, tensor):
-        self.size, self.stride, self.dtype = tuple(tensor.size()), tensor.stride(), tensor.dtype
-
-    def empty(self):
-        return torch.empty_strided(self.size, self.stride, dtype=self.dtype)
 
 
 # ---- DDP's reducer
