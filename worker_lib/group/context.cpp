@@ -155,7 +155,8 @@ class GroupBrokenListener {
     const AllSignalsBlocked blocked;
     thread_ = std::thread([&link, diagnosis = std::move(diagnosis), stop = stop_.get()] {
       ::pthread_setname_np(::pthread_self(), "ddprun-link");
-      if (const auto broken = link.await_group_broken(stop)) diagnosis->report_death(broken->rank);
+      const auto news = link.await_group_news(stop, UINT32_MAX);
+      if (news) diagnosis->report_death(news->broken->rank);
     });
   }
   ~GroupBrokenListener() {

@@ -19,7 +19,7 @@ inline constexpr std::uint64_t kKernelChannel = 1U << 6;  // a GPU's part of one
 
 // Version 4 has one byte at the beginning where version 5 has eight: the rest is at the same places.
 struct Event {
-  std::uint64_t type_word;  // use type_of()
+  std::uint64_t type_word;  // of version 4 the lowest byte alone
   void* parent;             // of a kernel channel: what startEvent has returned for the collective
   int rank;
   union {

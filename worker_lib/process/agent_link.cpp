@@ -12,10 +12,10 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <cstring>
 #include <iterator>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -24,14 +24,12 @@
 namespace ddprun {
 namespace {
 
-std::int64_t now_ns(clockid_t clock) {
+// A clock that is a tick (4 ms) behind at most and costs a quarter of the exact one.
+std::int64_t coarse_ns() {
   timespec now{};
-  ::clock_gettime(clock, &now);
+  ::clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
   return now.tv_sec * 1'000'000'000L + now.tv_nsec;
 }
-
-// A clock that is a tick (4 ms) behind at most and costs a quarter of the exact one.
-std::int64_t coarse_ns() { return now_ns(CLOCK_MONOTONIC_COARSE); }
 
 template <typename T>
 bool has_option(int socket, int name, T* value) {
@@ -79,17 +77,13 @@ void survive(int preempt_signal) {
 std::unique_ptr<AgentLink> AgentLink::open(int socket_fd, int page_fd) {
   link::Header header;
   if (!is_our_page(page_fd, header) || !is_socket_to(socket_fd, header.agent_pid)) return nullptr;
-  if (!take(socket_fd)) return nullptr;
+  OwnerMark mark = OwnerMark::make();
+  if (!mark.is_set() || !take(socket_fd)) return nullptr;
   rdzv::UniqueFd socket(socket_fd);
   const rdzv::UniqueFd page(page_fd);
   void* memory =
       ::mmap(nullptr, link::kPageBytes, PROT_READ | PROT_WRITE, MAP_SHARED, page.get(), 0);
   if (memory == MAP_FAILED) return nullptr;
-  OwnerMark mark = OwnerMark::make();
-  if (!mark.is_set()) {
-    ::munmap(memory, link::kPageBytes);
-    return nullptr;
-  }
   return std::unique_ptr<AgentLink>(
       new AgentLink(std::move(socket), static_cast<link::Page*>(memory), std::move(mark)));
 }
@@ -126,7 +120,7 @@ void AgentLink::mark_step() {
   const bool is_first = told_from_ == INT64_MIN;
   told_from_ = is_first && note_.step < wanted ? wanted : INT64_MAX;
   if (!mark_.is_set() || page_->header.version < link::kMarksSince) return;
-  const std::int64_t now = now_ns(CLOCK_MONOTONIC);
+  const std::int64_t now = std::chrono::steady_clock::now().time_since_epoch().count();
   link::Marks& marks = page_->marks;
   if (is_first) {
     marks.step_kind = static_cast<std::uint32_t>(note_.step_kind);
@@ -135,10 +129,7 @@ void AgentLink::mark_step() {
     marks.wanted_step_at_ns = 0;
   }
   if (wanted > 0 && note_.step >= wanted) marks.wanted_step_at_ns = now;
-  link::Message stepped;
-  stepped.kind = static_cast<std::uint32_t>(link::Kind::kStepped);
-  stepped.pid = ::getpid();
-  std::ignore = ::send(socket_.get(), &stepped, sizeof stepped, MSG_DONTWAIT | MSG_NOSIGNAL);
+  send(link::Kind::kStepped);
 }
 
 void AgentLink::collective_begins() {
@@ -157,27 +148,8 @@ void AgentLink::publish() {
 }
 
 void AgentLink::take_leave_requests() {
-  if (std::exchange(takes_leave_, true) || !mark_.is_set()) return;
+  if (std::exchange(takes_leave_, true)) return;
   if (support(link::kTakesLeave)) survive(page_->header.preempt_signal);
-}
-
-void AgentLink::offer_zygote() {
-  if (mark_.is_set()) support(link::kCanBeZygote);
-}
-
-// The last hello counts, so each says all. False: there is no link any more.
-bool AgentLink::support(std::uint32_t request) {
-  const std::scoped_lock lock(mutex_);
-  if (!is_open_) return false;
-  link::Message hello;
-  hello.kind = static_cast<std::uint32_t>(link::Kind::kHello);
-  hello.pid = ::getpid();
-  hello.requests = supported_ |= request;
-  if (::send(socket_.get(), &hello, sizeof hello, MSG_DONTWAIT | MSG_NOSIGNAL) == sizeof hello) {
-    return true;
-  }
-  close();
-  return false;
 }
 
 bool AgentLink::is_told_to_leave() {
@@ -188,20 +160,13 @@ bool AgentLink::is_told_to_leave() {
   return is_told_to_leave_;
 }
 
-std::optional<link::GroupBroken> AgentLink::await_group_broken(int stop) {
-  const auto news = await_news(stop, [this] { return broken_.has_value(); });
-  return news ? news->broken : std::nullopt;
-}
-
-// Until there is what `holds` asks for; nothing if the link is closed or `stop` can be read.
-std::optional<AgentLink::GroupNews> AgentLink::await_news(int stop,
-                                                          const std::function<bool()>& holds) {
+std::optional<AgentLink::GroupNews> AgentLink::await_group_news(int stop, std::uint32_t known) {
   std::optional<GroupNews> news;
   do {
     const std::scoped_lock lock(mutex_);
     is_heard_ = true;
     receive();
-    if (holds()) news = GroupNews{broken_, regroup_};
+    if (broken_ || (regroup_ && regroup_->generation > known)) news = GroupNews{broken_, regroup_};
     if (news || !is_open_) break;
   } while (wait_for_message(stop));
   const std::scoped_lock lock(mutex_);
@@ -230,58 +195,31 @@ void AgentLink::hold_death_lock() {
   if (is_held) page_->recovery.holds_death_lock.store(1, std::memory_order_release);
 }
 
+bool AgentLink::send(link::Kind kind, std::uint32_t requests, int descriptor) {
+  const link::Message message{
+      .kind = static_cast<std::uint32_t>(kind), .pid = ::getpid(), .requests = requests};
+  return send(&message, sizeof message, descriptor);
+}
+
+// A forked child must not wait for the mutex, which another thread may have held at the fork.
 bool AgentLink::send(const void* message, std::size_t size, int descriptor) {
+  if (!mark_.is_set()) return false;
   iovec parts[] = {{const_cast<void*>(message), size}};
   rdzv::DescriptorMessage<1> whole(parts);
   whole.give({&descriptor, std::size_t{descriptor >= 0}});
   const std::scoped_lock lock(mutex_);
-  if (!is_open_ || !mark_.is_set()) return false;
+  if (!is_open_) return false;
   if (::sendmsg(socket_.get(), &whole.header, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0) return true;
   close();
   return false;
 }
 
-void AgentLink::send(link::Kind kind, std::uint32_t requests) {
-  link::Message message;
-  message.kind = static_cast<std::uint32_t>(kind);
-  message.pid = ::getpid();
-  message.requests = requests;
-  send(&message, sizeof message);
-}
-
-bool AgentLink::send_mirror(int mirror) {
-  link::Message message;
-  message.kind = static_cast<std::uint32_t>(link::Kind::kMirror);
-  message.pid = ::getpid();
-  return send(&message, sizeof message, mirror);
-}
-
-bool AgentLink::offer_recovery(int mirror) {
-  return send_mirror(mirror) && mark_.is_set() && support(link::kCanRecover);
-}
-
 void AgentLink::refuse_recovery(const std::string& why) {
-  {
-    const std::scoped_lock lock(mutex_);
-    supported_ &= ~link::kCanRecover;
-  }
+  supported_ &= ~link::kCanRecover;
   link::CannotRecover message;
   message.head.pid = ::getpid();
   std::memcpy(message.why, why.data(), std::min(why.size(), sizeof message.why - 1));
   send(&message, sizeof message);
-}
-
-void AgentLink::withdraw_recovery() {
-  if (!mark_.is_set()) return;
-  {
-    const std::scoped_lock lock(mutex_);
-    supported_ &= ~link::kCanRecover;
-  }
-  support(0);
-}
-
-void AgentLink::offer_to_take_place() {
-  if (mark_.is_set()) support(link::kIsPrepared);
 }
 
 void AgentLink::regrouped(std::uint32_t generation) {
@@ -309,11 +247,6 @@ AgentLink::Place AgentLink::await_place() {
     }
     wait_for_message(/*stop=*/-1);
   }
-}
-
-std::optional<AgentLink::GroupNews> AgentLink::await_group_news(int stop, std::uint32_t known) {
-  return await_news(
-      stop, [this, known] { return broken_ || (regroup_ && regroup_->generation > known); });
 }
 
 // All that has come, whichever thread it is for.

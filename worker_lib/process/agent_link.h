@@ -1,7 +1,7 @@
 // The worker's end of its link (rendezvous/common/worker_abi/worker_link.h): notes how far this process is, and
 // hears what the agent asks for. Owned by the Context; one thread at a time, and beside it another one
-// in await_group_broken(). Without LibTorch and without anything else of worker_lib, so that other
-// programs can take it as it is.
+// in await_group_news(). Without LibTorch, and with nothing else of worker_lib but owner_mark.h and what that
+// includes, so that other programs can take it as it is.
 //
 // There is no link, and open() returns nothing, unless this very process is a worker that an agent
 // started: variables and descriptors that were inherited from a parent which is one, or through a
@@ -10,7 +10,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -48,11 +47,16 @@ class AgentLink {
   bool is_told_to_leave();  // stays true
 
   // Says that this program can be a zygote (worker_lib/process/zygote.h).
-  void offer_zygote();
+  void offer_zygote() { support(link::kCanBeZygote); }
 
-  // Waits until the agent says that a worker of the round is gone. Nothing when `stop` (a descriptor)
-  // can be read, or the link is closed.
-  std::optional<link::GroupBroken> await_group_broken(int stop);
+  // What the agent has said of the round's workers, the newest of each kind.
+  struct GroupNews {
+    std::optional<link::GroupBroken> broken;
+    std::optional<link::Regroup> regroup;
+  };
+  // Waits until there is a newer generation than `known`, or a worker is gone and the group is broken for good.
+  // Nothing when `stop` (a descriptor) can be read, or the link is closed.
+  std::optional<GroupNews> await_group_news(int stop, std::uint32_t known);
 
   // ---- replacement in place; only with an agent that knows it (can_recover())
 
@@ -60,11 +64,12 @@ class AgentLink {
   // From here on the main thread, which must call this, holds the lock that tells the agent of its death.
   void hold_death_lock();
   // False: the link is closed.
-  bool offer_recovery(int mirror);
-  bool send_mirror(int mirror);
+  bool offer_recovery(int mirror) { return send_mirror(mirror) && support(link::kCanRecover); }
+  bool send_mirror(int mirror) { return send(link::Kind::kMirror, 0, mirror); }
   void refuse_recovery(const std::string& why);
-  void withdraw_recovery();  // the loop of steps is over
-  void offer_to_take_place();
+  // The loop of steps is over.
+  void withdraw_recovery() { send(link::Kind::kHello, supported_ &= ~link::kCanRecover); }
+  void offer_to_take_place() { support(link::kIsPrepared); }
   void regrouped(std::uint32_t generation);
   // The step is committed in this generation; the agent is told of the first one.
   void committed(std::int64_t steps, std::uint32_t generation);
@@ -79,24 +84,15 @@ class AgentLink {
   // closed before.
   Place await_place();
 
-  // What the agent has said of the round's workers, the newest of each kind.
-  struct GroupNews {
-    std::optional<link::GroupBroken> broken;
-    std::optional<link::Regroup> regroup;
-  };
-  // Waits until there is a newer generation than `known`, or the group is broken for good. Nothing as
-  // for await_group_broken().
-  std::optional<GroupNews> await_group_news(int stop, std::uint32_t known);
-
  private:
   AgentLink(rdzv::UniqueFd socket, link::Page* page, OwnerMark mark);
 
   void publish();
-  bool support(std::uint32_t request);
+  // The last hello counts, so each says all. False, here and below: there is no link any more.
+  bool support(std::uint32_t request) { return send(link::Kind::kHello, supported_ |= request); }
+  bool send(link::Kind kind, std::uint32_t requests = 0, int descriptor = -1);
   bool send(const void* message, std::size_t size, int descriptor = -1);
-  void send(link::Kind kind, std::uint32_t requests);
   bool wait_for_message(int stop);
-  std::optional<GroupNews> await_news(int stop, const std::function<bool()>& holds);
   void receive();
   void close();
   void mark_step();
@@ -107,13 +103,13 @@ class AgentLink {
   link::Note note_;
   std::int64_t told_from_ = INT64_MIN;  // the agent is told of the next step from this one on
   bool takes_leave_ = false;
-  bool told_of_commit_ = true;  // the agent, in this generation
+  std::uint32_t supported_ = 0;  // bits of link::Message::requests
+  bool told_of_commit_ = true;   // the agent, in this generation
 
   std::mutex mutex_;  // guards the rest
   bool is_open_ = true;
   bool is_told_to_leave_ = false;
-  bool is_heard_ = false;        // another thread receives
-  std::uint32_t supported_ = 0;  // bits of link::Message::requests
+  bool is_heard_ = false;  // another thread receives
   std::optional<link::GroupBroken> broken_;
   std::optional<link::Regroup> regroup_;
   std::optional<Place> place_;

@@ -2,10 +2,10 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <utility>
 
@@ -14,11 +14,7 @@
 namespace ddprun {
 namespace {
 
-std::int64_t now_ns() {
-  timespec now{};
-  ::clock_gettime(CLOCK_MONOTONIC, &now);
-  return now.tv_sec * 1'000'000'000L + now.tv_nsec;
-}
+std::int64_t now_ns() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
 
 // The number may long be another file's: nothing is read of what cannot be the record.
 bool is_our_record(int fd) {
@@ -39,12 +35,10 @@ std::shared_ptr<CollectiveRecord> CollectiveRecord::open(int fd) {
   if (flags < 0 || (flags & FD_CLOEXEC) != 0) return nullptr;
   const rdzv::UniqueFd taken(fd);
   OwnerMark mark = OwnerMark::make();
-  if (!mark.is_set()) return nullptr;
-  void* const memory =
-      ::mmap(nullptr, record::kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, taken.get(), 0);
-  if (memory == MAP_FAILED) return nullptr;
+  Mapping mapping(taken.get(), record::kBytes);
+  if (!mark.is_set() || !mapping) return nullptr;
   return std::shared_ptr<CollectiveRecord>(
-      new CollectiveRecord(static_cast<record::Memory*>(memory), std::move(mark)));
+      new CollectiveRecord(std::move(mapping), std::move(mark)));
 }
 
 // Looked for once: the variable of a process does not change, and the descriptor is closed afterwards.
@@ -56,10 +50,10 @@ std::shared_ptr<CollectiveRecord> CollectiveRecord::of_this_process() {
   return opened;
 }
 
-CollectiveRecord::CollectiveRecord(record::Memory* memory, OwnerMark mark)
-    : memory_(memory), mark_(std::move(mark)) {}
-
-CollectiveRecord::~CollectiveRecord() { ::munmap(memory_, record::kBytes); }
+CollectiveRecord::CollectiveRecord(Mapping mapping, OwnerMark mark)
+    : mapping_(std::move(mapping)),
+      memory_(reinterpret_cast<record::Memory*>(mapping_.data())),
+      mark_(std::move(mark)) {}
 
 namespace {
 

@@ -13,6 +13,7 @@
 
 #include "rendezvous/common/worker_abi/collective_record.h"
 #include "worker_lib/process/owner_mark.h"
+#include "worker_lib/process/shared_memory.h"
 
 namespace ddprun {
 
@@ -23,15 +24,15 @@ class CollectiveRecord {
   static std::shared_ptr<CollectiveRecord> open(int fd);
   // That of this process, which all its groups share.
   static std::shared_ptr<CollectiveRecord> of_this_process();
-  ~CollectiveRecord();
   CollectiveRecord(const CollectiveRecord&) = delete;
   CollectiveRecord& operator=(const CollectiveRecord&) = delete;
 
  private:
   friend class GroupRecord;
-  CollectiveRecord(record::Memory* memory, OwnerMark mark);
+  CollectiveRecord(Mapping mapping, OwnerMark mark);
 
-  record::Memory* memory_;
+  Mapping mapping_;
+  record::Memory* memory_;  // in it
   OwnerMark mark_;
   std::mutex mutex_;  // guards the rest, and that groups come and go one at a time
   std::uint32_t groups_made_ = 0;

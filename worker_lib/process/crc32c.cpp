@@ -85,25 +85,19 @@ __attribute__((target("sse4.2"))) void fast_groups(std::uint64_t* lanes, char* t
   std::uint64_t b = lanes[1];
   std::uint64_t c = lanes[2];
   std::uint64_t d = lanes[3];
-  if (goes_past_caches) {
-    for (; groups > 0; --groups, from += 4 * kWord, to += 4 * kWord) {
+  for (; groups > 0; --groups, from += kGroup) {
+    if (goes_past_caches) {
       const __m128i low = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
       const __m128i high = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + 16));
       _mm_stream_si128(reinterpret_cast<__m128i*>(to), low);
       _mm_stream_si128(reinterpret_cast<__m128i*>(to + 16), high);
-      a = _mm_crc32_u64(a, word_at(from));
-      b = _mm_crc32_u64(b, word_at(from + kWord));
-      c = _mm_crc32_u64(c, word_at(from + 2 * kWord));
-      d = _mm_crc32_u64(d, word_at(from + 3 * kWord));
       _mm_prefetch(from + 1024, _MM_HINT_NTA);
+      to += kGroup;
     }
-  } else {
-    for (; groups > 0; --groups, from += 4 * kWord) {
-      a = _mm_crc32_u64(a, word_at(from));
-      b = _mm_crc32_u64(b, word_at(from + kWord));
-      c = _mm_crc32_u64(c, word_at(from + 2 * kWord));
-      d = _mm_crc32_u64(d, word_at(from + 3 * kWord));
-    }
+    a = _mm_crc32_u64(a, word_at(from));
+    b = _mm_crc32_u64(b, word_at(from + kWord));
+    c = _mm_crc32_u64(c, word_at(from + 2 * kWord));
+    d = _mm_crc32_u64(d, word_at(from + 3 * kWord));
   }
   lanes[0] = a;
   lanes[1] = b;
@@ -150,50 +144,26 @@ std::uint32_t crc32c(std::string_view bytes) {
 }
 
 // Groups begin at multiples of their size in the stream. One that comes in parts is summed from the stream
-// itself, when its last part is there.
-template <typename Groups>
-void StreamSum::take(const char* stream, std::size_t size, const Groups& groups) {
-  const std::size_t begun = size_ % kGroup;
-  if (begun != 0) {
-    const std::size_t part = std::min(size, kGroup - begun);
-    groups(part, /*are_whole=*/false);
+// itself, when its last part is there. `to`: where the bytes are copied, or null.
+void StreamSum::take(char* to, const char* from, const char* stream, std::size_t size) {
+  const auto advance = [&](std::size_t part) {
+    if (to != nullptr) to += part;
+    from += part;
     size_ += part;
     size -= part;
+  };
+  if (const std::size_t begun = size_ % kGroup; begun != 0) {
+    const std::size_t part = std::min(size, kGroup - begun);
+    if (to != nullptr) std::memcpy(to, from, part);
+    advance(part);
     if (size_ % kGroup == 0) sum_groups(lanes_, nullptr, stream + size_ - kGroup, 1);
   }
-  const std::size_t whole = size / kGroup * kGroup;
-  if (whole > 0) groups(whole, /*are_whole=*/true);
-  size_ += whole;
-  if (size > whole) groups(size - whole, /*are_whole=*/false);
-  size_ += size - whole;
-}
-
-void StreamSum::copy(char* to, const char* from, std::size_t size) {
-  take(to, size, [&](std::size_t part, bool are_whole) {
-    if (!are_whole) {
-      std::memcpy(to + size_, from, part);
-    } else {
-      sum_groups(lanes_, to + size_, from, part / kGroup);
-    }
-    from += part;
-  });
-}
-
-void StreamSum::read(char* to, const char* stream, std::size_t size) {
-  take(stream, size, [&](std::size_t part, bool are_whole) {
-    if (!are_whole) {
-      std::memcpy(to, stream + size_, part);
-    } else {
-      sum_groups(lanes_, to, stream + size_, part / kGroup);
-    }
-    to += part;
-  });
-}
-
-void StreamSum::add(const char* stream, std::size_t size) {
-  take(stream, size, [&](std::size_t part, bool are_whole) {
-    if (are_whole) sum_groups(lanes_, nullptr, stream + size_, part / kGroup);
-  });
+  if (const std::size_t groups = size / kGroup; groups > 0) {
+    sum_groups(lanes_, to, from, groups);
+    advance(groups * kGroup);
+  }
+  if (to != nullptr && size > 0) std::memcpy(to, from, size);
+  size_ += size;
 }
 
 std::uint32_t StreamSum::finish(const char* stream) {

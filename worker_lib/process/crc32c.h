@@ -16,18 +16,19 @@ class StreamSum {
  public:
   // Copies to `to`, which is the memory of the whole stream, after what was copied before, and adds it to the
   // sum. Large parts go past the caches: finish() makes them visible to others.
-  void copy(char* to, const char* from, std::size_t size);
+  void copy(char* to, const char* from, std::size_t size) { take(to + size_, from, to, size); }
   // The reverse: copies what comes next in the stream to `to`.
-  void read(char* to, const char* stream, std::size_t size);
+  void read(char* to, const char* stream, std::size_t size) {
+    take(to, stream + size_, stream, size);
+  }
   // Only adds bytes; `stream` is the memory of the whole stream.
-  void add(const char* stream, std::size_t size);
+  void add(const char* stream, std::size_t size) { take(nullptr, stream + size_, stream, size); }
   std::uint32_t finish(const char* stream);
   std::uint64_t size() const { return size_; }
 
  private:
   static constexpr std::size_t kGroup = 32;
-  template <typename Groups>
-  void take(const char* stream, std::size_t size, const Groups& groups);
+  void take(char* to, const char* from, const char* stream, std::size_t size);
 
   std::uint64_t lanes_[4] = {~0U, ~0U, ~0U, ~0U};
   std::uint64_t size_ = 0;

@@ -19,28 +19,19 @@
 namespace ddprun {
 namespace {
 
-// spdlog's own stderr sinks go through stdio, which may cut a line in two writes.
+// A line a write, to a file that is open for appending or, without one, to stderr: spdlog's own sinks go through
+// stdio, which may cut a line in two writes.
 class LineSink : public spdlog::sinks::base_sink<std::mutex> {
- protected:
-  void sink_it_(const spdlog::details::log_msg& message) override {
-    spdlog::memory_buf_t line;
-    formatter_->format(message, line);
-    stderr_line::write({line.data(), line.size()});
-  }
-  void flush_() override {}
-};
-
-// A line a write to a file that is open for appending.
-class FileSink : public spdlog::sinks::base_sink<std::mutex> {
  public:
-  explicit FileSink(rdzv::UniqueFd file) : file_(std::move(file)) {}
+  explicit LineSink(rdzv::UniqueFd file = {}) : file_(std::move(file)) {}
 
  protected:
   void sink_it_(const spdlog::details::log_msg& message) override {
     spdlog::memory_buf_t line;
     formatter_->format(message, line);
-    write_all(file_.get(),
-              {line.data(), line.size()});  // a full disk costs lines, not the training
+    const std::string_view text(line.data(), line.size());
+    if (!file_) return stderr_line::write(text);
+    write_all(file_.get(), text);  // a full disk costs lines, not the training
   }
   void flush_() override {}
 
@@ -79,7 +70,7 @@ void set_up_log(int rank, int world_size, const LogOptions& options) {
   logger->set_level(own_level);
   if (!options.folder.empty()) {
     const auto file_level = options.level ? own_level : spdlog::level::info;
-    auto sink = std::make_shared<FileSink>(open_file_of(rank, options.folder));
+    auto sink = std::make_shared<LineSink>(open_file_of(rank, options.folder));
     sink->set_pattern("%Y-%m-%d %H:%M:%S.%e %L " + who + "%v");
     logger->sinks().push_back(std::move(sink));
     logger->set_level(file_level);

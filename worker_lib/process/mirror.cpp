@@ -48,10 +48,10 @@ std::unique_ptr<Mirror> Mirror::make(std::size_t state_bytes, std::string_view s
   state_bytes = rounded(state_bytes);
   const std::size_t bytes = kHeaderBytes + rounded(setup.size()) + 4 * (State::kHead + state_bytes);
   rdzv::UniqueFd memory(::memfd_create("ddprun-mirror", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  SharedMapping mapping;
+  Mapping mapping;
   if (memory && ::ftruncate(memory.get(), static_cast<off_t>(bytes)) == 0 &&
       ::fcntl(memory.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0) {
-    mapping = SharedMapping(memory.get(), bytes);
+    mapping = Mapping(memory.get(), bytes);
   }
   if (!mapping) {
     throw Failure(ErrorCode::kResourceExhausted, "no memory for the mirror of this rank's state, " +
@@ -69,8 +69,8 @@ std::unique_ptr<Mirror> Mirror::open(rdzv::UniqueFd memory) {
   struct stat about {};
   const bool is_file = memory && ::fstat(memory.get(), &about) == 0 && S_ISREG(about.st_mode);
   const auto bytes = static_cast<std::size_t>(is_file ? about.st_size : 0);
-  SharedMapping mapping;
-  if (bytes >= kHeaderBytes) mapping = SharedMapping(memory.get(), bytes);
+  Mapping mapping;
+  if (bytes >= kHeaderBytes) mapping = Mapping(memory.get(), bytes);
   if (mapping) {
     const Header header = *reinterpret_cast<const Header*>(mapping.data());
     if (header.magic == Header::kMagic && header.state_bytes < bytes &&
@@ -83,7 +83,7 @@ std::unique_ptr<Mirror> Mirror::open(rdzv::UniqueFd memory) {
   throw Failure(ErrorCode::kProtocol, "what was handed over is not the mirror of a worker");
 }
 
-Mirror::Mirror(rdzv::UniqueFd memory, SharedMapping mapping)
+Mirror::Mirror(rdzv::UniqueFd memory, Mapping mapping)
     : memory_(std::move(memory)),
       mapping_(std::move(mapping)),
       state_bytes_(reinterpret_cast<const Header*>(mapping_.data())->state_bytes) {}

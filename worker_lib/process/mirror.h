@@ -33,9 +33,8 @@ class Mirror {
   Mirror& operator=(const Mirror&) = delete;
 
   int descriptor() const { return memory_.get(); }
-  std::size_t state_bytes() const { return state_bytes_; }
 
-  // False: it is larger than state_bytes(), and what was there before is gone.
+  // False: it is larger than make() was told, and what was there before is gone.
   bool write(std::int64_t step, Moment moment, std::string_view state);
   // Nothing: it was not written, or not whole.
   std::optional<std::string> read(std::int64_t step, Moment moment) const;
@@ -44,11 +43,11 @@ class Mirror {
  private:
   struct Header;
   struct State;
-  Mirror(rdzv::UniqueFd memory, SharedMapping mapping);
+  Mirror(rdzv::UniqueFd memory, Mapping mapping);
   State& state(std::int64_t step, Moment moment) const;
 
   rdzv::UniqueFd memory_;
-  SharedMapping mapping_;
+  Mapping mapping_;
   std::size_t state_bytes_;
 };
 

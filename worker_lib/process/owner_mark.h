@@ -4,8 +4,7 @@
 
 #include <sys/mman.h>
 
-#include <cstddef>
-#include <utility>
+#include "worker_lib/process/shared_memory.h"
 
 namespace ddprun {
 
@@ -13,30 +12,18 @@ class OwnerMark {
  public:
   // One byte that is 1 here and 0 in every child that is forked from here on; empty: not possible.
   static OwnerMark make() {
-    void* const memory =
-        ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED) return {};
     OwnerMark mark;
-    mark.byte_ = static_cast<char*>(memory);
-    if (::madvise(memory, kBytes, MADV_WIPEONFORK) != 0) return {};
-    *mark.byte_ = 1;
+    mark.page_ = Mapping::of_this_process(4096);
+    Mapping& page = mark.page_;
+    if (!page || ::madvise(page.data(), page.size(), MADV_WIPEONFORK) != 0) return {};
+    *page.data() = 1;
     return mark;
   }
-  OwnerMark() = default;
-  OwnerMark(OwnerMark&& other) noexcept : byte_(std::exchange(other.byte_, nullptr)) {}
-  OwnerMark& operator=(OwnerMark&& other) noexcept {
-    std::swap(byte_, other.byte_);
-    return *this;
-  }
-  ~OwnerMark() {
-    if (byte_ != nullptr) ::munmap(byte_, kBytes);
-  }
 
-  bool is_set() const { return byte_ != nullptr && *byte_ != 0; }
+  bool is_set() const { return page_ && *page_.data() != 0; }
 
  private:
-  static constexpr std::size_t kBytes = 4096;
-  char* byte_ = nullptr;
+  Mapping page_;
 };
 
 }  // namespace ddprun

@@ -4,6 +4,9 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
+
+#include "worker_lib/process/shared_memory.h"
 
 namespace ddprun {
 
@@ -14,18 +17,14 @@ class PageMemory {
   // some 0.3 ms per MiB once, and needs a context of this thread's; where it cannot be had the memory is
   // as any other. `driver` is for tests.
   PageMemory(std::size_t size, bool is_pinned, const char* driver = "libcuda.so.1");
-  PageMemory(PageMemory&& other) noexcept;  // which is empty then
-  PageMemory& operator=(PageMemory&& other) noexcept;
-  ~PageMemory();
 
-  char* data() const { return data_; }
-  std::size_t size() const { return size_; }  // in bytes; a multiple of a page
-  bool is_pinned() const { return unregister_ != nullptr; }
+  char* data() const { return memory_.data(); }
+  std::size_t size() const { return memory_.size(); }  // in bytes; a multiple of a page
+  bool is_pinned() const { return pinned_ != nullptr; }
 
  private:
-  char* data_ = nullptr;
-  std::size_t size_ = 0;
-  int (*unregister_)(void* memory) = nullptr;
+  Mapping memory_;
+  std::unique_ptr<void, int (*)(void*)> pinned_{nullptr, nullptr};  // goes before what it pins
 };
 
 }  // namespace ddprun

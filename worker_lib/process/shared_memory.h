@@ -1,4 +1,4 @@
-// Memory of a file that other processes read after this one has died at any instant: the mapping, and the
+// Mapped memory; and for that of a file, which other processes read after this one has died at any instant, the
 // number that says whether what lies there is whole. Without LibTorch.
 #pragma once
 
@@ -11,23 +11,23 @@
 
 namespace ddprun {
 
-// Shared, to be read and written. False: there is none, and errno says why.
-class SharedMapping {
+// To be read and written. False: there is none, and errno says why.
+class Mapping {
  public:
-  SharedMapping() = default;
-  SharedMapping(int file, std::size_t bytes) : bytes_(bytes) {
-    void* const base = bytes == 0
-                           ? MAP_FAILED
-                           : ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-    if (base != MAP_FAILED) base_ = static_cast<char*>(base);
+  Mapping() = default;
+  // Of a file, shared.
+  Mapping(int file, std::size_t bytes) : Mapping(file, bytes, MAP_SHARED) {}
+  // Zeroes, of no file; a child that is forked has a copy.
+  static Mapping of_this_process(std::size_t bytes) {
+    return {-1, bytes, MAP_PRIVATE | MAP_ANONYMOUS};
   }
-  SharedMapping(SharedMapping&& other) noexcept { *this = std::move(other); }
-  SharedMapping& operator=(SharedMapping&& other) noexcept {
+  Mapping(Mapping&& other) noexcept { *this = std::move(other); }
+  Mapping& operator=(Mapping&& other) noexcept {
     std::swap(base_, other.base_);
     std::swap(bytes_, other.bytes_);
     return *this;
   }
-  ~SharedMapping() {
+  ~Mapping() {
     if (base_ != nullptr) ::munmap(base_, bytes_);
   }
 
@@ -36,6 +36,12 @@ class SharedMapping {
   std::size_t size() const { return bytes_; }
 
  private:
+  Mapping(int file, std::size_t bytes, int flags) : bytes_(bytes) {
+    void* const base =
+        bytes == 0 ? MAP_FAILED : ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, flags, file, 0);
+    if (base != MAP_FAILED) base_ = static_cast<char*>(base);
+  }
+
   char* base_ = nullptr;
   std::size_t bytes_ = 0;
 };

@@ -206,7 +206,7 @@ SnapshotMemory::SnapshotMemory(rdzv::UniqueFd file, OwnerMark mark)
 
 bool SnapshotMemory::map(std::uint64_t bytes) {
   if (mapping_ && mapping_.size() == bytes) return true;
-  mapping_ = SharedMapping(file_.get(), bytes);
+  mapping_ = Mapping(file_.get(), bytes);
   return static_cast<bool>(mapping_);
 }
 
@@ -219,7 +219,6 @@ SnapshotMemory::Head& SnapshotMemory::head(int writer, int slot) const {
 }
 
 bool SnapshotMemory::use(const Shape& shape, std::optional<std::uint64_t> own_needed) {
-  is_used_ = false;
   if (!Places::are_possible(shape)) {
     throw Failure(ErrorCode::kResourceExhausted, "the state is too large for snapshots");
   }
@@ -243,7 +242,6 @@ bool SnapshotMemory::use(const Shape& shape, std::optional<std::uint64_t> own_ne
   }
   if (!is_laid_out) lay_out(shape);
   shape_ = header().shape;
-  is_used_ = true;
   return !is_laid_out;
 }
 

@@ -59,7 +59,6 @@ class SnapshotMemory {
   // too, and less if these are as many. A rank that needs more lays it out anew at any time; those that write
   // meanwhile learn it from finish().
   bool use(const Shape& shape, std::optional<std::uint64_t> own_needed = std::nullopt);
-  bool is_used() const { return is_used_; }
 
   struct Part {
     int slot = 0;
@@ -126,9 +125,8 @@ class SnapshotMemory {
 
   rdzv::UniqueFd file_;
   OwnerMark mark_;
-  SharedMapping mapping_;
+  Mapping mapping_;
   Shape shape_;  // as use() has found or made it; another rank may lay the memory out anew
-  bool is_used_ = false;
 };
 
 }  // namespace ddprun

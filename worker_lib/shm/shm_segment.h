@@ -136,7 +136,7 @@ class Segment {
 
   rdzv::UniqueFd memory_;
   Geometry geometry_;
-  SharedMapping mapping_;
+  Mapping mapping_;
 };
 
 }  // namespace ddprun::shm

@@ -515,8 +515,8 @@ TEST_F(WorkerLinkTest, AWorkerHearsThatItsGroupIsBroken) {
   ASSERT_TRUE(link);
   int stop[2];
   ASSERT_EQ(::pipe(stop), 0);
-  std::optional<link::GroupBroken> heard;
-  std::thread listening([&] { heard = link->await_group_broken(stop[0]); });
+  std::optional<AgentLink::GroupNews> heard;
+  std::thread listening([&] { heard = link->await_group_news(stop[0], UINT32_MAX); });
   link->take_leave_requests();
   handle_events();
   EXPECT_TRUE(agent->ask_to_leave());
@@ -525,10 +525,11 @@ TEST_F(WorkerLinkTest, AWorkerHearsThatItsGroupIsBroken) {
   agent->tell_group_broken(Round{3}, 17);
   listening.join();
   ASSERT_TRUE(heard);
-  EXPECT_EQ(heard->rank, 17);
-  EXPECT_EQ(heard->round, 3U);
+  EXPECT_EQ(heard->broken->rank, 17);
+  EXPECT_EQ(heard->broken->round, 3U);
   agent->tell_group_broken(Round{3}, 5);
-  EXPECT_EQ(link->await_group_broken(stop[0])->rank, 17) << "the first one counts";
+  EXPECT_EQ(link->await_group_news(stop[0], UINT32_MAX)->broken->rank, 17)
+      << "the first one counts";
   ::close(stop[0]);
   ::close(stop[1]);
 }
@@ -538,7 +539,7 @@ TEST_F(WorkerLinkTest, AWorkerThatListensEndsWhenItWantsTo) {
   const auto link = open();
   int stop[2];
   ASSERT_EQ(::pipe(stop), 0);
-  std::thread listening([&] { EXPECT_FALSE(link->await_group_broken(stop[0])); });
+  std::thread listening([&] { EXPECT_FALSE(link->await_group_news(stop[0], 0)); });
   ASSERT_EQ(::write(stop[1], "", 1), 1);
   listening.join();
   ::close(stop[0]);
@@ -548,7 +549,7 @@ TEST_F(WorkerLinkTest, AWorkerThatListensEndsWhenItWantsTo) {
 TEST_F(WorkerLinkTest, AWorkerThatListensEndsWithItsAgent) {
   make();
   const auto link = open();
-  std::thread listening([&] { EXPECT_FALSE(link->await_group_broken(-1)); });
+  std::thread listening([&] { EXPECT_FALSE(link->await_group_news(-1, 0)); });
   agent.reset();
   listening.join();
 }
