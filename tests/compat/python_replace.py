@@ -291,11 +291,11 @@ class Replaced(unittest.TestCase):
         return ends
 
     def test_three_ranks_end_with_the_bits_of_an_undisturbed_run(self):
-        self.disturb(3, {}, 14, seed=1)
+        self.disturb(3, {}, 8, seed=1)
 
     def test_accumulation_amp_and_processes_that_load(self):
         # Each epoch starts processes anew, so it is a long one.
-        self.disturb(2, {"samples": 480, "workers": 2, "per_step": 3, "amp": True, "set_to_none": False}, 6, seed=2)
+        self.disturb(2, {"samples": 480, "workers": 2, "per_step": 3, "amp": True, "set_to_none": False}, 4, seed=2)
 
     @unittest.skipUnless(FULL, "only with DDPRUN_TEST_FULL")
     def test_a_second_death_during_recovery(self):

@@ -43,7 +43,7 @@ def loader():
 
 def processes():
     import torch.multiprocessing as multiprocessing
-    for method in ("fork", "spawn", "forkserver"):
+    for method in ("fork", "spawn", "forkserver") if PROCESSES > 1 else ("fork", "forkserver"):  # loader() spawns
         with multiprocessing.get_context(method).Pool(PROCESSES) as pool:
             print(method, pool.map(square, range(5)))
 

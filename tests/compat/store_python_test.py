@@ -11,7 +11,11 @@ import sys
 import threading
 import unittest
 
-import torch.distributed as dist
+os.environ["OMP_NUM_THREADS"] = "1"  # read by the import of torch
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+
+from forked import LIMIT_S, Forked, rank_variables  # noqa: E402
 
 HOST = "127.0.0.1"
 PROGRAM = sys.argv.pop(1)
@@ -172,26 +176,27 @@ class OurClient(unittest.TestCase):
             self.probe(port, "ours")
 
 
-WORKER = """
-import torch, torch.distributed as dist
-dist.init_process_group('gloo', init_method='env://')
-t = torch.ones(4) * (dist.get_rank() + 1)
-dist.all_reduce(t)
-assert t.tolist() == [10.0] * 4, t
-dist.barrier()
-dist.destroy_process_group()
-"""
+def all_reduce():
+    dist.init_process_group("gloo", init_method="env://")
+    tensor = torch.ones(4) * (dist.get_rank() + 1)
+    dist.all_reduce(tensor)
+    assert tensor.tolist() == [10.0] * 4, tensor
+    dist.barrier()
+    dist.destroy_process_group()
 
 
 class ProcessGroup(unittest.TestCase):
     def test_four_processes_all_reduce_over_the_agent_store(self):
         with served() as port:
-            workers = []
-            for rank in range(4):
-                env = dict(os.environ, MASTER_ADDR=HOST, MASTER_PORT=str(port), WORLD_SIZE="4", RANK=str(rank),
-                           TORCHELASTIC_USE_AGENT_STORE="True", OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo")
-                workers.append(subprocess.Popen([sys.executable, "-c", WORKER], env=env))
-            self.assertEqual([worker.wait(timeout=120) for worker in workers], [0, 0, 0, 0])
+            workers = [Forked(all_reduce, (), {**os.environ, **rank_variables(rank, 4, port), "GLOO_SOCKET_IFNAME": "lo",
+                                               "TORCHELASTIC_USE_AGENT_STORE": "True"}) for rank in range(4)]
+            try:
+                for worker in workers:
+                    _, errors = worker.communicate(LIMIT_S)
+                    self.assertEqual(worker.returncode, 0, errors)
+            finally:
+                for worker in workers:
+                    worker.kill()
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """What the cases of torch_backend.py have in common: groups, tensors that each rank can make, comparison with Gloo."""
 
 import datetime
+import functools
 
 import torch
 import torch.distributed as dist
@@ -19,6 +20,11 @@ def start(backend, **more):
 
 
 def tensor_of(rank, shape, dtype, seed=0):
+    return _made(rank, tuple(shape), dtype, seed).clone()
+
+
+@functools.lru_cache(maxsize=32)  # what a check of one type and shape asks for again and again
+def _made(rank, shape, dtype, seed):
     generator = torch.Generator().manual_seed(1000 * seed + rank)
     if dtype.is_complex:
         return torch.randn(shape, dtype=dtype, generator=generator)

@@ -438,7 +438,7 @@ int resident_kib(pid_t pid) {
 }
 
 TEST_F(Replace, ManyTimesWithoutGrowth) {
-  const int times = full_tests() ? 1000 : 80;
+  const int times = full_tests() ? 1000 : 40;
   Job& job = start(2);
   ASSERT_TRUE(are_ready(2)) << job.err();
   const pid_t survivor = worker(0);

@@ -57,13 +57,6 @@ class Training : public ::testing::Test {
 };
 TemporaryTree* Training::undisturbed_ = nullptr;
 
-TEST_F(Training, IsDeterministicWhenUndisturbed) {
-  const TemporaryTree folder;
-  Job job(training(2, folder.path()));
-  ASSERT_EQ(job.wait(seconds(120)), exited(0)) << job.err();
-  EXPECT_TRUE(end_with_the_same_bytes(undisturbed_->path(), folder.path()));
-}
-
 TEST_F(Training, ResumesBitIdenticallyWhicheverWorkerIsKilled) {
   for (const int victim : {0, 1}) {
     SCOPED_TRACE("victim " + std::to_string(victim));

@@ -1,4 +1,4 @@
-// Seeded schedules of a whole job (simulation.h). The usual run takes the seeds 1 to 30,000, that of
+// Seeded schedules of a whole job (simulation.h). The usual run takes the seeds 1 to 15,000, that of
 // DDPRUN_TEST_FULL=1 those to 100,000;
 //   DDPRUN_SIM_SCHEDULES=5000000 sim_test      more of them
 //   DDPRUN_SIM_FIRST=100001 sim_test           others
@@ -19,7 +19,7 @@ namespace {
 constexpr std::uint64_t kUsual = 10'000;
 constexpr std::uint64_t kFull = 10'000;
 #else
-constexpr std::uint64_t kUsual = 30'000;
+constexpr std::uint64_t kUsual = 15'000;
 constexpr std::uint64_t kFull = 100'000;
 #endif
 
