@@ -104,18 +104,22 @@ def run_ranks(size, *arguments, per_node=0, enter=lambda rank: None, variables=l
             rank.kill()
 
 
-class Backend(unittest.TestCase):
+class OfRanks(unittest.TestCase):
     def succeed(self, *arguments, **more):
         said = run_ranks(*arguments, **more)
         for rank, (_, errors, code) in enumerate(said):
             self.assertEqual(code, 0, f"rank {rank}: {errors[-3000:]}")
         return said
 
-    def test_collectives(self):
+
+class Collectives(OfRanks):
+    def test_of_two_and_three_ranks(self):
         for size in (2, 3):
             with self.subTest(ranks=size):
                 self.succeed(size, "collectives")
 
+
+class Backend(OfRanks):
     def test_names(self):
         self.succeed(2, "names")
 

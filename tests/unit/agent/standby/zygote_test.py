@@ -55,7 +55,7 @@ class Zygote:
             env={**self.environment, "PYTHONPATH": own, "DDPRUN_ZYGOTE_FD": str(other.fileno())})
         os.close(code)
         other.close()
-        self.agent.settimeout(30)
+        self.agent.settimeout(120)  # it may import PyTorch, beside other tests
         self.hello = self.receive(self.agent)
         with tempfile.TemporaryFile() as names:
             names.write("\0".join(preload).encode())
