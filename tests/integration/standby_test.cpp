@@ -29,7 +29,7 @@ round = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
 import torch
 how = "imported" if torch.loaded_by == os.getpid() else "waited"
 sys.stdout.write(f"round {round} rank {os.environ['RANK']} pid {os.getpid()} {how}\n")
-if round == last:
+if round >= last:  # a standby that was killed may have been given a place: one round more
     sys.exit(0)
 while not os.path.exists(os.path.join(folder, f"go-{round}")):
     time.sleep(0.01)
