@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <filesystem>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/support/job.h"
@@ -31,6 +32,7 @@ class DeathsInPlace {
   }
   std::string events() const { return read_file(marks_ / "events"); }
 
+  // One after the other; returns when the last one is replaced. To be called in ASSERT_NO_FATAL_FAILURE.
   void let_happen(Job& job, int ranks, seconds limit) const {
     const std::string ready = "\"can_recover\":true,\"waiting\":" + std::to_string(ranks) + ",";
     const auto all_can_be_replaced = [&] {

@@ -24,7 +24,8 @@ class PageMemory {
 
  private:
   Mapping memory_;
-  std::unique_ptr<void, int (*)(void*)> pinned_{nullptr, nullptr};  // goes before what it pins
+  // Unregistered before it is unmapped: the last member is destroyed first, and Mapping's assignment swaps.
+  std::unique_ptr<void, int (*)(void*)> pinned_{nullptr, nullptr};
 };
 
 }  // namespace ddprun
