@@ -25,7 +25,6 @@ namespace ddprun {
 namespace {
 
 constexpr std::string_view kRngPrefix = "rng.";
-constexpr std::uint64_t kPieceBytes = 16 << 20;          // of a file, on its way to the ranks
 constexpr std::int64_t kGreatestStep = 999'999'999'999;  // files are found by their names' order
 
 // On rank 0; what it throws there is thrown on every rank, so that none waits for one that is gone.
@@ -67,21 +66,14 @@ std::vector<Described> arrays_of(const MemoryTier::Kept& kept) {
 void receive(Context& context, const FileReader* file, const safetensors::Head& head,
              const Opened& opened, std::uint64_t file_size) {
   ArrayReceiver receiver(head.places, opened.tensors);
-  std::uint64_t at = head.size;
-  torch::Tensor piece = torch::empty(
-      {static_cast<std::int64_t>(std::min(kPieceBytes, file_size - at))}, torch::kUInt8);
-  for (; at < file_size; at += static_cast<std::uint64_t>(piece.numel())) {
-    piece = piece.narrow(0, 0, std::min(piece.numel(), static_cast<std::int64_t>(file_size - at)));
-    on_main_process(context, "reading the checkpoint", [&] {
-      const auto size = static_cast<std::size_t>(piece.numel());
-      if (file->read(at, static_cast<char*>(piece.data_ptr()), size) < size) {
-        throw Failure(ErrorCode::kDataLoss, "it became shorter while it was read");
-      }
-    });
-    context.broadcast(piece);
-    receiver.take({static_cast<const char*>(piece.const_data_ptr()),
-                   static_cast<std::size_t>(piece.numel())});
-  }
+  broadcast_data(context, 0, file_size - head.size, receiver,
+                 [&](std::uint64_t at, char* to, std::size_t size) {
+                   on_main_process(context, "reading the checkpoint", [&] {
+                     if (file->read(head.size + at, to, size) < size) {
+                       throw Failure(ErrorCode::kDataLoss, "it became shorter while it was read");
+                     }
+                   });
+                 });
 }
 
 }  // namespace
@@ -255,8 +247,9 @@ void Checkpointer::save(const BareModule& model, torch::optim::Optimizer& optimi
     parts.buffer.copy(state);
     parts.writing = std::async(std::launch::async, [&parts, step = position.step, is_best,
                                                     metadata = std::move(metadata)] {
-      const auto head = safetensors::pack_head({strings_of(metadata), parts.buffer.arrays()});
-      return parts.folder.write(step, {head, parts.buffer.bytes()}, is_best);
+      const auto data = parts.buffer.bytes();
+      const auto head = safetensors::pack_head(strings_of(metadata), parts.buffer.places(), data);
+      return parts.folder.write(step, {head, data}, is_best);
     });
   }
   if (!parts.options.async_save) wait();

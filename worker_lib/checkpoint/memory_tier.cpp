@@ -1,7 +1,6 @@
 #include "worker_lib/checkpoint/memory_tier.h"
 
 #include <algorithm>
-#include <cstring>
 #include <limits>
 #include <map>
 #include <tuple>
@@ -17,8 +16,7 @@ namespace ddprun {
 
 // What only one rank has.
 struct MemoryTier::OwnPart {
-  std::map<std::string, std::string> generators;
-  NamedTensors buffers;
+  NamedTensors generators, buffers;
 
   template <typename Fields>
   void fields(Fields& field) {
@@ -31,7 +29,6 @@ namespace {
 constexpr std::uint64_t kOwnPage = 4096;
 constexpr std::int64_t kLongestAuto = 10'000;  // steps
 constexpr int kMeasuredFrom = 3;               // snapshots: the pages of both slots are there
-constexpr std::size_t kCopiedBytes = std::size_t{16} << 20;
 
 struct SnapshotText {
   safetensors::Metadata metadata;
@@ -44,10 +41,6 @@ struct SnapshotText {
 };
 
 std::uint64_t rounded(std::uint64_t bytes) { return (bytes + kOwnPage - 1) / kOwnPage * kOwnPage; }
-
-SnapshotOffer::Snapshot offered(const SnapshotMemory::Found& found) {
-  return {found.step, found.world_size, found.ranks};
-}
 
 }  // namespace
 
@@ -164,7 +157,8 @@ std::optional<MemoryTier::Kept> MemoryTier::find() {
   SnapshotOffer offer;  // of the node; other ranks offer nothing
   if (is_first_of_node()) {
     offer = {context_.rank(), place.local_world_size, {}};
-    for (const auto& found : all) offer.snapshots.push_back(offered(found));
+    for (const auto& found : all)
+      offer.snapshots.push_back({found.step, found.world_size, found.ranks});
   }
   auto offers = context_.all_gather_object(offer);
   std::erase_if(offers, [](const SnapshotOffer& each) { return each.ranks == 0; });
@@ -249,17 +243,10 @@ bool MemoryTier::restore_data(const Kept& kept, const std::vector<torch::Tensor>
   const auto data = kept.found ? memory_->data(*kept.found) : std::string_view();
   std::uint64_t size = 0;
   for (const auto& place : kept.places) size += place.size;
-  torch::Tensor piece = torch::empty(
-      {static_cast<std::int64_t>(std::min<std::uint64_t>(kCopiedBytes, size))}, torch::kUInt8);
-  for (std::uint64_t at = 0; at < size;) {
-    const auto count = std::min<std::uint64_t>(kCopiedBytes, size - at);
-    piece = piece.narrow(0, 0, static_cast<std::int64_t>(count));
-    auto* const bytes = static_cast<char*>(piece.mutable_data_ptr());
-    if (is_source) std::memcpy(bytes, data.data() + at, count);
-    context_.broadcast(piece, kept.choice.source);
-    receiver.take({bytes, count});
-    at += count;
-  }
+  broadcast_data(context_, kept.choice.source, size, receiver,
+                 [&](std::uint64_t at, char* to, std::size_t count) {
+                   if (is_source) data.copy(to, count, at);
+                 });
   return is_whole;
 }
 

@@ -3,6 +3,7 @@
 // generators of random numbers and the module's buffers are each rank's own. One thread of each rank.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -76,5 +77,22 @@ class MemoryTier {
   std::optional<std::pair<std::int64_t, Clock::time_point>> last_;
   int made_ = 0;
 };
+
+// `size` bytes of a file's data, a piece after the other, from `source`, where fill(at, to, count) has put the next ones,
+// to the receivers of all ranks. Collective; `fill` is called on every rank.
+template <typename Fill>
+void broadcast_data(Context& context, int source, std::uint64_t size, ArrayReceiver& receiver,
+                    const Fill& fill) {
+  constexpr std::uint64_t kPieceBytes = 16 << 20;
+  torch::Tensor piece =
+      torch::empty({static_cast<std::int64_t>(std::min(kPieceBytes, size))}, torch::kUInt8);
+  for (std::uint64_t at = 0; at < size; at += piece.nbytes()) {
+    piece = piece.narrow(0, 0, std::min(piece.numel(), static_cast<std::int64_t>(size - at)));
+    auto* const bytes = static_cast<char*>(piece.mutable_data_ptr());
+    fill(at, bytes, piece.nbytes());
+    context.broadcast(piece, source);
+    receiver.take({bytes, piece.nbytes()});
+  }
+}
 
 }  // namespace ddprun

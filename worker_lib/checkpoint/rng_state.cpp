@@ -2,7 +2,6 @@
 
 #include <ATen/Context.h>
 
-#include <cstring>
 #include <mutex>
 #include <utility>
 #include <vector>
@@ -34,8 +33,8 @@ torch::Tensor state_of(at::Generator generator) {
 
 NamedTensors gather_rng(Context& context) {
   NamedTensors gathered;
-  for (const auto& [name, generator] : generators_of(context)) {
-    const auto rows = context.gather(state_of(generator));
+  for (const auto& [name, state] : generator_states(context)) {
+    const auto rows = context.gather(state);
     if (context.is_main_process()) gathered.emplace(name, torch::stack(rows));
   }
   return gathered;
@@ -55,24 +54,19 @@ void restore_rng(const NamedTensors& saved, const Context& context, std::uint64_
   }
 }
 
-std::map<std::string, std::string> generator_states(const Context& context) {
-  std::map<std::string, std::string> states;
+NamedTensors generator_states(const Context& context) {
+  NamedTensors states;
   for (const auto& [name, generator] : generators_of(context)) {
-    const torch::Tensor state = state_of(generator);
-    states.emplace(name,
-                   std::string(static_cast<const char*>(state.const_data_ptr()), state.nbytes()));
+    states.emplace(name, state_of(generator));
   }
   return states;
 }
 
-void restore_generators(const std::map<std::string, std::string>& saved, const Context& context,
+void restore_generators(const NamedTensors& saved, const Context& context,
                         std::uint64_t seed_for_new) {
   NamedTensors rows;
-  for (const auto& [name, state] : saved) {
-    const auto size = static_cast<std::int64_t>(state.size());
-    const torch::Tensor row = torch::empty({size}, torch::kUInt8);
-    std::memcpy(row.mutable_data_ptr(), state.data(), state.size());
-    rows.emplace(name, row.expand({context.rank() + 1, size}));  // restore_rng() takes its own one
+  for (const auto& [name, state] : saved) {  // restore_rng() takes its own one
+    rows.emplace(name, state.expand({context.rank() + 1, state.numel()}));
   }
   restore_rng(rows, context, seed_for_new);
 }

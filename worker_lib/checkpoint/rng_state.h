@@ -4,8 +4,6 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
-#include <string>
 
 #include "ddprun/context.h"
 #include "worker_lib/checkpoint/tensor_arrays.h"
@@ -21,8 +19,8 @@ void restore_rng(const NamedTensors& saved, const Context& context, std::uint64_
 
 // Those of this rank alone, by the same names, and back; not collective. A state that is not there, or another
 // LibTorch's, is seeded.
-std::map<std::string, std::string> generator_states(const Context& context);
-void restore_generators(const std::map<std::string, std::string>& saved, const Context& context,
+NamedTensors generator_states(const Context& context);
+void restore_generators(const NamedTensors& saved, const Context& context,
                         std::uint64_t seed_for_new);
 
 // Of a rank that joins at this point: different for every rank and step, the same every time.

@@ -51,19 +51,16 @@ std::string digits_of(std::uint32_t crc) {
   return digits;
 }
 
-std::string header_of(const Content& content) {
-  json::object metadata;
-  for (const auto& [key, value] : content.metadata) metadata[key] = value;
-  metadata[kChecksumKey] = kNoChecksum;
+std::string header_of(const Metadata& metadata, const std::vector<Place>& places) {
+  json::object strings;
+  for (const auto& [key, value] : metadata) strings[key] = value;
+  strings[kChecksumKey] = kNoChecksum;
   json::object header;
-  header["__metadata__"] = std::move(metadata);
-  std::uint64_t offset = 0;
-  for (const Array& array : content.arrays) {
-    const std::uint64_t end = offset + array.bytes.size();
-    header[array.name] = {{"dtype", array.dtype},
-                          {"shape", json::array(array.shape.begin(), array.shape.end())},
-                          {"data_offsets", {offset, end}}};
-    offset = end;
+  header["__metadata__"] = std::move(strings);
+  for (const Place& place : places) {
+    header[place.name] = {{"dtype", place.dtype},
+                          {"shape", json::array(place.shape.begin(), place.shape.end())},
+                          {"data_offsets", {place.begin, place.begin + place.size}}};
   }
   std::string text = json::serialize(header);
   const std::size_t used = kLengthSize + text.size();
@@ -139,15 +136,16 @@ std::int64_t element_size(std::string_view dtype) {
   return 0;
 }
 
-std::string pack_head(const Content& content) {
-  const std::string header = header_of(content);
+std::string pack_head(const Metadata& metadata, const std::vector<Place>& places,
+                      std::string_view data) {
+  const std::string header = header_of(metadata, places);
   if (header.size() > kMostHeaderBytes) {
     throw UsageError(
         "the names, notes and states besides the tensors are " + std::to_string(header.size()) +
         " bytes, and safetensors has room for 100,000,000: keep large data in buffers");
   }
   if (!is_utf8(header)) {
-    for (const auto& [key, value] : content.metadata) {
+    for (const auto& [key, value] : metadata) {
       if (is_utf8(key) && is_utf8(value)) continue;
       throw UsageError("the note or state '" + key +
                        "' is not UTF-8 text, which safetensors needs");
@@ -164,8 +162,7 @@ std::string pack_head(const Content& content) {
   const auto digits_at = checksum_position(header);
   assert(digits_at);
   const std::size_t at = kLengthSize + *digits_at;
-  std::uint32_t crc = crc_of_head(head, at);
-  for (const Array& array : content.arrays) crc = continue_crc(crc, array.bytes);
+  const std::uint32_t crc = continue_crc(crc_of_head(head, at), data);
   head.replace(at, kNoChecksum.size(), digits_of(crc));
   return head;
 }
@@ -185,6 +182,7 @@ Head read_head(std::string_view bytes, std::uint64_t file_size) {
   Head head;
   head.size = head_size(bytes, file_size);
   if (bytes.size() < head.size) damaged("it is cut off in its header");
+  bytes = bytes.substr(0, head.size);
   const std::string_view header = bytes.substr(kLengthSize);
   const std::uint64_t data_size = file_size - head.size;
 
@@ -230,18 +228,6 @@ void check_crc(const Head& head, std::uint32_t crc) {
   if (head.checksum && digits_of(crc) != *head.checksum) {
     damaged("its checksum does not match its content");
   }
-}
-
-Content unpack(std::string_view file) {
-  Head head = read_head(file.substr(0, head_size(file, file.size())), file.size());
-  const std::string_view data = file.substr(head.size);
-  if (head.checksum) check_crc(head, continue_crc(head.crc, data));
-  Content content{std::move(head.metadata), {}};
-  for (Place& place : head.places) {
-    content.arrays.push_back({std::move(place.name), std::move(place.dtype), std::move(place.shape),
-                              data.substr(place.begin, place.size)});
-  }
-  return content;
 }
 
 }  // namespace ddprun::safetensors

@@ -18,37 +18,15 @@
 
 namespace ddprun::safetensors {
 
-struct Array {
+using Metadata = std::map<std::string, std::string>;
+
+// Where in the data an array lies.
+struct Place {
   std::string name;
   std::string dtype;  // "F32", "I64", … as in the format
   std::vector<std::int64_t> shape;
-  std::string_view bytes;  // whoever made the Array says how long they live
-};
-
-using Metadata = std::map<std::string, std::string>;
-
-struct Content {
-  Metadata metadata;  // without the checksum
-  std::vector<Array> arrays;
-};
-
-// Size in bytes of one element; 0 for a dtype that the format does not know.
-std::int64_t element_size(std::string_view dtype);
-
-// What the file has before the data: the length, the header, and in it the checksum over the whole
-// file. The arrays' bytes in their order, without holes, are the rest. Readers in Python want every
-// array at a multiple of its element's size: have those with large elements first. Throws UsageError
-// for what no reader would take (a header above 100 MB, text that is not UTF-8).
-std::string pack_head(const Content& content);
-
-// What a file has before its data, and where in the data each array lies: enough to take the arrays from pieces
-// of the file, one after the other.
-struct Place {
-  std::string name;
-  std::string dtype;
-  std::vector<std::int64_t> shape;
-  std::uint64_t begin = 0;  // in the data
-  std::uint64_t size = 0;   // bytes
+  std::uint64_t begin = 0;
+  std::uint64_t size = 0;  // bytes
 
   template <typename Fields>
   void fields(Fields& field) {
@@ -56,6 +34,17 @@ struct Place {
   }
 };
 
+// Size in bytes of one element; 0 for a dtype that the format does not know.
+std::int64_t element_size(std::string_view dtype);
+
+// What the file has before the data: the length, the header, and in it the checksum over the whole
+// file. The arrays lie in the data in the order of their places, without holes. Readers in Python want
+// every array at a multiple of its element's size: have those with large elements first. Throws UsageError
+// for what no reader would take (a header above 100 MB, text that is not UTF-8).
+std::string pack_head(const Metadata& metadata, const std::vector<Place>& places,
+                      std::string_view data);
+
+// What a file has before its data: enough to take the arrays from pieces of the file, one after the other.
 struct Head {
   Metadata metadata;                    // without the checksum
   std::vector<Place> places;            // in the order of the data, without holes
@@ -64,16 +53,13 @@ struct Head {
   std::uint32_t crc = 0;                // of the head; to be continued over the data
 };
 
-// Of a file of this size, whose first bytes (8 will do) are given. Both throw as unpack() does.
+// Of a file of this size, whose first bytes (8 will do) are given. All that read throw Failure, kDataLoss, with what
+// is wrong (cut off, checksum, not the format).
 std::uint64_t head_size(std::string_view first_bytes, std::uint64_t file_size);
-// `head`: the first head_size() bytes.
-Head read_head(std::string_view head, std::uint64_t file_size);
+// `bytes`: the first head_size() bytes at least.
+Head read_head(std::string_view bytes, std::uint64_t file_size);
 std::uint32_t continue_crc(std::uint32_t crc, std::string_view bytes);
 // `crc`: of the whole file, or of as much of it as there is.
 void check_crc(const Head& head, std::uint32_t crc);
-
-// The arrays point into `file`. Throws Failure, kDataLoss, with what is wrong (cut off, checksum, not
-// the format).
-Content unpack(std::string_view file);
 
 }  // namespace ddprun::safetensors

@@ -12,8 +12,6 @@
 #include <memory>
 #include <optional>
 #include <set>
-#include <sstream>
-#include <type_traits>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -32,60 +30,33 @@ using torch::optim::OptimizerParamState;
 
 constexpr std::string_view kOptimizerPrefix = "optimizer.";
 
-// What an optimizer keeps for one parameter: `visit` is called with each field's name and the field,
-// a tensor or a counter, to be read or to be written.
-template <typename Visit>
-void each_field(optim::SGDParamState& state, const Visit& visit) {
-  visit("momentum_buffer", state.momentum_buffer());
-}
-template <typename Visit>
-void each_field(torch::optim::SGDParamState& state, const Visit& visit) {
-  visit("momentum_buffer", state.momentum_buffer());
-}
-template <typename Visit>
-void each_field(torch::optim::RMSpropParamState& state, const Visit& visit) {
-  visit("step", state.step());
-  visit("square_avg", state.square_avg());
-  visit("momentum_buffer", state.momentum_buffer());
-  visit("grad_avg", state.grad_avg());
-}
-template <typename Visit>
-void each_field(torch::optim::AdagradParamState& state, const Visit& visit) {
-  visit("step", state.step());
-  visit("sum", state.sum());
-}
-template <typename AnyAdamState, typename Visit>
-void each_field(AnyAdamState& state, const Visit& visit) {
-  visit("step", state.step());
-  visit("exp_avg", state.exp_avg());
-  visit("exp_avg_sq", state.exp_avg_sq());
-  visit("max_exp_avg_sq", state.max_exp_avg_sq());
-}
-
-// What is told of an optimizer's fields, one after the other; of tensors only those that are defined.
-struct FieldSink {
-  virtual void take(const char* what, const torch::Tensor& tensor) = 0;
-  virtual void take(const char* what, std::int64_t counter) = 0;
+// What is given an optimizer's fields, one after the other, to read or to write them.
+struct FieldVisit {
+  virtual void operator()(const char* name, torch::Tensor& tensor) = 0;
+  virtual void operator()(const char* name, std::int64_t& counter) = 0;
 
  protected:
-  ~FieldSink() = default;
+  ~FieldVisit() = default;
 };
 
-struct Reader {
-  const NamedTensors& tensors;
-  void operator()(const char* name, torch::Tensor& tensor) const {
+struct Reader final : FieldVisit {
+  explicit Reader(const NamedTensors& its_tensors) : tensors(its_tensors) {}
+
+  void operator()(const char* name, torch::Tensor& tensor) override {
     if (auto at = tensors.find(name); at != tensors.end()) tensor = at->second;
   }
-  void operator()(const char* name, std::int64_t& counter) const {
+  void operator()(const char* name, std::int64_t& counter) override {
     if (auto at = tensors.find(name); at != tensors.end()) counter = at->second.item().toLong();
   }
+
+  const NamedTensors& tensors;
 };
 
 struct Kind {
   const char* name;
   bool (*is_kind)(const Optimizer&);
-  void (*write)(OptimizerParamState&, FieldSink&);
-  std::unique_ptr<OptimizerParamState> (*read)(const NamedTensors&);
+  std::unique_ptr<OptimizerParamState> (*make)();
+  void (*each_field)(OptimizerParamState&, FieldVisit&);
 };
 
 template <typename AnyOptimizer, typename State>
@@ -94,18 +65,23 @@ Kind make_kind(const char* name) {
           [](const Optimizer& optimizer) {
             return dynamic_cast<const AnyOptimizer*>(&optimizer) != nullptr;
           },
-          [](OptimizerParamState& state, FieldSink& sink) {
-            each_field(static_cast<State&>(state), [&](const char* what, const auto& field) {
-              if constexpr (std::is_same_v<decltype(field), const torch::Tensor&>) {
-                if (!field.defined()) return;
-              }
-              sink.take(what, field);
-            });
-          },
-          [](const NamedTensors& tensors) -> std::unique_ptr<OptimizerParamState> {
-            auto state = std::make_unique<State>();
-            each_field(*state, Reader{tensors});
-            return state;
+          []() -> std::unique_ptr<OptimizerParamState> { return std::make_unique<State>(); },
+          [](OptimizerParamState& any, FieldVisit& visit) {
+            auto& state = static_cast<State&>(any);
+            if constexpr (requires { state.step(); }) visit("step", state.step());
+            if constexpr (requires { state.momentum_buffer(); }) {
+              visit("momentum_buffer", state.momentum_buffer());
+            }
+            if constexpr (requires { state.square_avg(); }) {
+              visit("square_avg", state.square_avg());
+              visit("grad_avg", state.grad_avg());
+            }
+            if constexpr (requires { state.sum(); }) visit("sum", state.sum());
+            if constexpr (requires { state.exp_avg(); }) {
+              visit("exp_avg", state.exp_avg());
+              visit("exp_avg_sq", state.exp_avg_sq());
+              visit("max_exp_avg_sq", state.max_exp_avg_sq());
+            }
           }};
 }
 
@@ -113,7 +89,7 @@ Kind make_kind(const char* name) {
 const Kind* find_kind(const Optimizer& optimizer) {
   using namespace torch::optim;
   static const Kind kinds[] = {
-      make_kind<optim::SGD, optim::SGDParamState>("SGD"),
+      make_kind<optim::SGD, SGDParamState>("SGD"),
       make_kind<optim::AdamW, optim::AdamParamState>("AdamW"),  // which is an optim::Adam, too
       make_kind<optim::Adam, optim::AdamParamState>("Adam"),
       make_kind<SGD, SGDParamState>("SGD"),
@@ -125,10 +101,6 @@ const Kind* find_kind(const Optimizer& optimizer) {
     if (kind.is_kind(optimizer)) return &kind;
   }
   return nullptr;
-}
-
-bool is_counter(std::string_view what, const Described& array) {
-  return what == "step" && array.sizes.empty();
 }
 
 // An array of the optimizer's.
@@ -154,9 +126,7 @@ Described described(const torch::Tensor& tensor) {
 }
 
 std::string text_of(const Described& array) {
-  std::ostringstream text;
-  text << array.sizes << " " << c10::scalarTypeToTypeMeta(array.type);
-  return text.str();
+  return c10::str(array.sizes, " ", c10::scalarTypeToTypeMeta(array.type));
 }
 
 // What a file says and what the model says, compared name by name.
@@ -287,13 +257,14 @@ NamedTensors weights_of(const torch::nn::Module& model) {
 
 // ---- StateView
 
-struct StateView::Fields final : FieldSink {
+struct StateView::Fields final : FieldVisit {
   Fields(StateView& its_view, bool is_new) : view(its_view), is_making(is_new) {}
 
-  void take(const char* what, const torch::Tensor& tensor) override {
+  void operator()(const char* what, torch::Tensor& tensor) override {
+    if (!tensor.defined()) return;
     if (torch::Tensor* const place = place_of(what)) *place = tensor;
   }
-  void take(const char* what, std::int64_t counter) override {
+  void operator()(const char* what, std::int64_t& counter) override {
     torch::Tensor* const place = place_of(what);
     if (place == nullptr) return;
     if (place->defined()) {
@@ -336,7 +307,7 @@ void StateView::update(const torch::nn::Module& model, Optimizer& optimizer) {
       if (state == optimizer.state().end()) continue;
       fields.parameter = i;
       if (fields.is_making) fields.parameter_name = &names[i];
-      kind->write(*state->second, fields);
+      kind->each_field(*state->second, fields);
     }
     return fields.at == fields_.size();
   };
@@ -379,35 +350,17 @@ NamedTensors state_of(const torch::nn::Module& model, Optimizer& optimizer) {
   return std::move(view).take_all();
 }
 
-void restore_weights(const NamedTensors& saved, const torch::nn::Module& model) {
-  const ModelTensors places(model);
-  Comparison comparison;
-  for (const auto& [name, tensor] : saved) {
-    const torch::Tensor* const place = places.find(name);
-    if (place == nullptr) {
-      comparison.unknown.push_back(name);
-    } else {
-      comparison.has_the_form_of(*place, {name, tensor.scalar_type(), tensor.sizes()});
-    }
-  }
-  for (const auto& [name, place] : places.all()) {
-    if (!saved.contains(name)) comparison.missing.push_back(name);
-  }
-  comparison.throw_if_different();
-  const torch::NoGradGuard no_grad;
-  for (const auto& [name, place] : places.all()) torch::Tensor(place).copy_(saved.at(name));
-}
-
 std::vector<torch::Tensor> places_of(const std::vector<Described>& saved,
-                                     const torch::nn::Module& model, std::string_view other) {
+                                     const torch::nn::Module& model, std::string_view other,
+                                     std::string_view prefix) {
   const ModelTensors of_model(model);
   Comparison comparison;
   std::vector<torch::Tensor> places(saved.size());
   std::size_t found = 0;
   for (std::size_t i = 0; i < saved.size(); ++i) {
     const Described& array = saved[i];
-    if (array.name.starts_with(kModelPrefix)) {
-      const auto* const place = of_model.find(array.name.substr(kModelPrefix.size()));
+    if (array.name.starts_with(prefix)) {
+      const auto* const place = of_model.find(array.name.substr(prefix.size()));
       if (place != nullptr) {
         found += 1;
         if (comparison.has_the_form_of(*place, array)) places[i] = *place;
@@ -417,11 +370,11 @@ std::vector<torch::Tensor> places_of(const std::vector<Described>& saved,
       places[i] = torch::empty(array.sizes, array.type);
       continue;
     }
-    const auto entry = state_entry(array.name);
+    const auto entry = prefix == kModelPrefix ? state_entry(array.name) : std::nullopt;
     const torch::Tensor* const parameter = entry ? of_model.parameter(entry->parameter) : nullptr;
     if (parameter == nullptr) {
       comparison.unknown.emplace_back(array.name);
-    } else if (is_counter(entry->what, array)) {
+    } else if (entry->what == "step" && array.sizes.empty()) {
       places[i] = torch::empty({}, array.type);  // counters stay on the CPU
     } else if (array.sizes == parameter->sizes()) {
       // With the parameter's strides: fused operators go through both as rows of memory.
@@ -435,7 +388,7 @@ std::vector<torch::Tensor> places_of(const std::vector<Described>& saved,
     std::set<std::string_view> names;
     for (const Described& array : saved) names.insert(array.name);
     for (const auto& [name, place] : of_model.all()) {
-      std::string whole = std::string(kModelPrefix) + name;
+      std::string whole = std::string(prefix) + name;
       if (!names.contains(whole)) comparison.missing.push_back(std::move(whole));
     }
   }
@@ -456,7 +409,9 @@ void take_state(const std::vector<Described>& saved, const std::vector<torch::Te
   each_named_parameter(model, [&](const std::string& name, const torch::Tensor& parameter) {
     const auto at = states.find(name);
     if (at == states.end()) return;
-    optimizer.state()[parameter.unsafeGetTensorImpl()] = kind->read(at->second);
+    auto& state = optimizer.state()[parameter.unsafeGetTensorImpl()] = kind->make();
+    Reader reader(at->second);
+    kind->each_field(*state, reader);
   });
 }
 

@@ -58,15 +58,15 @@ NamedTensors state_of(const torch::nn::Module& model, torch::optim::Optimizer& o
 
 // The reverse, in two steps. First where each array of a file belongs: the model's own tensors, and new ones for
 // the optimizer's state, where its parameters are; for names that begin with `other` new ones on the CPU. Throws
-// for names that are missing, unknown, or of another shape or type.
+// for names that are missing, unknown, or of another shape or type. With another prefix the file has weights alone.
 std::vector<torch::Tensor> places_of(const std::vector<Described>& saved,
-                                     const torch::nn::Module& model, std::string_view other = {});
+                                     const torch::nn::Module& model, std::string_view other = {},
+                                     std::string_view prefix = kModelPrefix);
 // Then, when the values are there, the new ones become the optimizer's state.
 void take_state(const std::vector<Described>& saved, const std::vector<torch::Tensor>& values,
                 const torch::nn::Module& model, torch::optim::Optimizer& optimizer);
 
-// The same for the model alone, without the prefix.
+// Of the model alone, without the prefix.
 NamedTensors weights_of(const torch::nn::Module& model);
-void restore_weights(const NamedTensors& saved, const torch::nn::Module& model);
 
 }  // namespace ddprun

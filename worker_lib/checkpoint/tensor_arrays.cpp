@@ -47,34 +47,26 @@ bool is_plain(const torch::Tensor& tensor) {
   return tensor.is_cpu() && tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
 }
 
-template <typename ArrayOrPlace>
-torch::ScalarType type_of(const ArrayOrPlace& array) {
+torch::ScalarType type_of(const safetensors::Place& place) {
   for (const auto& [known, name] : kDtypes) {
-    if (array.dtype == name) return known;
+    if (place.dtype == name) return known;
   }
-  throw UsageError("array '" + array.name + "' has the type " + array.dtype +
+  throw UsageError("array '" + place.name + "' has the type " + place.dtype +
                    ", which Torch lacks");
-}
-
-// In the array's own memory where its place there allows it.
-torch::Tensor tensor_of(const safetensors::Array& array) {
-  const auto type = torch::dtype(type_of(array));
-  if (array.bytes.empty()) return torch::empty(array.shape, type);
-  const auto address = reinterpret_cast<std::uintptr_t>(array.bytes.data());
-  if (address % static_cast<std::size_t>(safetensors::element_size(array.dtype)) == 0) {
-    return torch::from_blob(const_cast<char*>(array.bytes.data()), array.shape, type);
-  }
-  torch::Tensor tensor = torch::empty(array.shape, type);
-  std::memcpy(tensor.mutable_data_ptr(), array.bytes.data(), array.bytes.size());
-  return tensor;
 }
 
 }  // namespace
 
-NamedTensors tensors_of(const std::vector<safetensors::Array>& arrays) {
-  NamedTensors tensors;
-  for (const safetensors::Array& array : arrays) tensors.emplace(array.name, tensor_of(array));
-  return tensors;
+torch::Tensor tensor_of(const safetensors::Place& place, std::string_view data) {
+  const auto type = torch::dtype(type_of(place));
+  const char* const bytes = data.data() + place.begin;
+  const auto address = reinterpret_cast<std::uintptr_t>(bytes);
+  if (place.size > 0 && address % type.dtype().itemsize() == 0) {
+    return torch::from_blob(const_cast<char*>(bytes), place.shape, type);
+  }
+  torch::Tensor tensor = torch::empty(place.shape, type);
+  std::copy_n(bytes, place.size, static_cast<char*>(tensor.mutable_data_ptr()));
+  return tensor;
 }
 
 std::vector<Described> described_by(const std::vector<safetensors::Place>& places) {
@@ -191,13 +183,9 @@ void ArrayBuffer::copy(const NamedTensors& tensors) {
   char* const memory = memory_.data();
 
   const torch::NoGradGuard no_grad;
-  arrays_.clear();
+  places_ = layout.places();
   for (const auto& part : parts) {
     const torch::Tensor& tensor = *part.tensor;
-    arrays_.push_back({*part.name,
-                       dtype_name(tensor.scalar_type()),
-                       tensor.sizes().vec(),
-                       {memory + part.begin, part.size()}});
     if (part.size() == 0 || is_plain(tensor)) continue;
     torch::from_blob(memory + part.begin, tensor.sizes(), torch::dtype(tensor.scalar_type()))
         .copy_(tensor);

@@ -18,9 +18,9 @@ namespace ddprun {
 
 using NamedTensors = std::map<std::string, torch::Tensor>;
 
-// On the CPU, and where possible in the arrays' own memory: for as long as that lives, and only to be
+// On the CPU, and where possible in the memory of the file's data: for as long as that lives, and only to be
 // read. Throws UsageError for a type that Torch does not have.
-NamedTensors tensors_of(const std::vector<safetensors::Array>& arrays);
+torch::Tensor tensor_of(const safetensors::Place& place, std::string_view data);
 
 // What an array of a file will be, without its values. Of the place or tensor that it describes, which outlives it.
 struct Described {
@@ -28,7 +28,7 @@ struct Described {
   torch::ScalarType type{};
   torch::IntArrayRef sizes;
 };
-// Throws as tensors_of().
+// Throws as tensor_of().
 std::vector<Described> described_by(const std::vector<safetensors::Place>& places);
 
 // Puts a file's data, which comes in pieces, into tensors on whichever device.
@@ -113,7 +113,7 @@ class ArrayBuffer {
   void copy(const NamedTensors& tensors);
 
   // Of the last copy.
-  const std::vector<safetensors::Array>& arrays() const { return arrays_; }
+  const std::vector<safetensors::Place>& places() const { return places_; }
   // The memory's, in bytes: that of the largest copy so far, in whole pages.
   std::size_t capacity() const { return memory_.size(); }
   std::string_view bytes() const;
@@ -121,7 +121,7 @@ class ArrayBuffer {
  private:
   PageMemory memory_;  // may be larger than what is used
   std::size_t size_ = 0;
-  std::vector<safetensors::Array> arrays_;
+  std::vector<safetensors::Place> places_;
 };
 
 }  // namespace ddprun

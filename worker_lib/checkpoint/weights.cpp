@@ -1,6 +1,7 @@
 #include "ddprun/weights.h"
 
 #include <algorithm>
+#include <ranges>
 #include <string_view>
 #include <utility>
 
@@ -13,36 +14,31 @@
 namespace ddprun {
 namespace {
 
-// Those under a prefix; the others are left out.
-NamedTensors without_prefix(NamedTensors tensors, std::string_view prefix) {
-  NamedTensors under;
-  for (auto& [name, tensor] : tensors) {
-    if (name.starts_with(prefix)) under.emplace(name.substr(prefix.size()), std::move(tensor));
-  }
-  return under;
-}
-
-// Python's DistributedDataParallel puts a prefix before every name of a state_dict(): those are the
-// bare module's without it, unless this model has such names itself.
-NamedTensors without_wrapper(NamedTensors tensors, const NamedTensors& of_model) {
+// What the names in a file of weights begin with, which this model's do not. Python's DistributedDataParallel puts
+// a prefix before every name of a state_dict(), unless this model has such names itself.
+std::string_view prefix_of(const safetensors::Head& head, const NamedTensors& of_model) {
   constexpr std::string_view kWrapper = "module.";
-  const auto is_wrapped = [&](const auto& item) { return item.first.starts_with(kWrapper); };
-  if (!std::all_of(tensors.begin(), tensors.end(), is_wrapped) ||
-      std::any_of(of_model.begin(), of_model.end(), is_wrapped)) {
-    return tensors;
-  }
-  return without_prefix(std::move(tensors), kWrapper);
+  const auto is_wrapped = [&](const std::string& name) { return name.starts_with(kWrapper); };
+  return std::ranges::all_of(head.places, is_wrapped, &safetensors::Place::name) &&
+                 std::ranges::none_of(std::views::keys(of_model), is_wrapped)
+             ? kWrapper
+             : std::string_view();
 }
 
 void load(const std::string& path, const torch::nn::Module& model) {
   const std::string bytes = read_file(path);
-  const auto content = safetensors::unpack(bytes);
-  const bool is_checkpoint = content.metadata.contains(kFormatKey);
-  if (is_checkpoint) metadata_of(content.metadata);  // throws for a format that is not known
-  NamedTensors tensors = tensors_of(content.arrays);
-  restore_weights(is_checkpoint ? without_prefix(std::move(tensors), kModelPrefix)
-                                : without_wrapper(std::move(tensors), weights_of(model)),
-                  model);
+  auto head = safetensors::read_head(bytes, bytes.size());
+  const auto data = std::string_view(bytes).substr(head.size);
+  if (head.checksum) check_crc(head, safetensors::continue_crc(head.crc, data));
+  const bool is_checkpoint = head.metadata.contains(kFormatKey);
+  if (is_checkpoint) metadata_of(head.metadata);  // throws for a format that is not known
+  const auto prefix = is_checkpoint ? kModelPrefix : prefix_of(head, weights_of(model));
+  std::erase_if(head.places, [&](const auto& place) { return !place.name.starts_with(prefix); });
+  const auto weights = places_of(described_by(head.places), model, {}, prefix);
+  const torch::NoGradGuard no_grad;
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    weights[i].copy_(tensor_of(head.places[i], data));
+  }
 }
 
 }  // namespace
@@ -52,7 +48,7 @@ void save_weights(const BareModule& model, const std::string& path) {
   check_storable(weights);
   ArrayBuffer buffer;
   buffer.copy(weights);
-  const std::string head = safetensors::pack_head({{{"format", "pt"}}, buffer.arrays()});
+  const auto head = safetensors::pack_head({{"format", "pt"}}, buffer.places(), buffer.bytes());
   write_file_atomically(path, {head, buffer.bytes()});
 }
 

@@ -175,11 +175,5 @@ void SGDOptions::serialize(torch::serialize::InputArchive& archive) {
 void SGDOptions::serialize(torch::serialize::OutputArchive& archive) const {
   each_option(*this, ArchiveWriter{archive});
 }
-void SGDParamState::serialize(torch::serialize::InputArchive& archive) {
-  ArchiveReader{archive}("momentum_buffer", momentum_buffer());
-}
-void SGDParamState::serialize(torch::serialize::OutputArchive& archive) const {
-  ArchiveWriter{archive}("momentum_buffer", momentum_buffer());
-}
 
 }  // namespace ddprun::optim

@@ -26,7 +26,7 @@ TEST(ArrayReceiver, TakesTheDataOfAFileInPiecesOfAnySize) {
   ArrayBuffer buffer;
   buffer.copy(tensors);
   const std::string data(buffer.bytes());
-  const std::string head = safetensors::pack_head({{}, buffer.arrays()});
+  const std::string head = safetensors::pack_head({}, buffer.places(), data);
   const auto places = safetensors::read_head(head, head.size() + data.size()).places;
 
   const auto described = described_by(places);

@@ -36,6 +36,7 @@
 
 #include <torch/arg.h>
 #include <torch/optim/optimizer.h>
+#include <torch/optim/sgd.h>
 #include <torch/types.h>
 
 #include <optional>
@@ -62,13 +63,8 @@ struct SGDOptions : torch::optim::OptimizerCloneableOptions<SGDOptions> {
   void serialize(torch::serialize::OutputArchive& archive) const override;
 };
 
-struct SGDParamState : torch::optim::OptimizerCloneableParamState<SGDParamState> {
-  TORCH_ARG(torch::Tensor, momentum_buffer);  // undefined before the first step with momentum
-
- public:
-  void serialize(torch::serialize::InputArchive& archive) override;
-  void serialize(torch::serialize::OutputArchive& archive) const override;
-};
+// momentum_buffer() is undefined before the first step with momentum.
+using torch::optim::SGDParamState;
 
 class SGD : public torch::optim::Optimizer {
  public:
