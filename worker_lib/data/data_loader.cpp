@@ -14,14 +14,6 @@
 #include "worker_lib/process/split_mix.h"
 
 namespace ddprun::detail {
-namespace {
-
-std::string names_of(const std::size_t* first, std::size_t count) {
-  return (count == 1 ? "sample " : "a batch of the samples ") +
-         listed(std::vector(first, first + count));
-}
-
-}  // namespace
 
 DataLoaderOptions with_gpu_number(DataLoaderOptions options) {
   if (options.device.is_cuda() && !options.device.has_index()) {
@@ -70,7 +62,9 @@ void check_same(const std::optional<Indices>& taken, const Indices& loaded) {
 }
 
 void rethrow_naming(const std::size_t* first, std::size_t count) {
-  const std::string head = "the dataset could not give " + names_of(first, count) + ": ";
+  const std::string head = std::string("the dataset could not give ") +
+                           (count == 1 ? "sample " : "a batch of the samples ") +
+                           listed(std::vector(first, first + count)) + ": ";
   try {
     throw;
   } catch (const UsageError& error) {

@@ -6,16 +6,6 @@
 #include "ddprun/error.h"
 
 namespace ddprun {
-namespace {
-
-torch::Tensor index_tensor(const std::vector<std::size_t>& indices) {
-  static_assert(sizeof(std::size_t) == sizeof(std::int64_t));
-  // A view of the vector; index_select only reads it.
-  return torch::from_blob(const_cast<std::size_t*>(indices.data()),
-                          {static_cast<std::int64_t>(indices.size())}, torch::kInt64);
-}
-
-}  // namespace
 
 TensorDataset::TensorDataset(torch::Tensor data, torch::Tensor target)
     : data_(std::move(data)), target_(std::move(target)) {
@@ -30,7 +20,11 @@ TensorDataset::TensorDataset(torch::Tensor data, torch::Tensor target)
 }
 
 torch::data::Example<> TensorDataset::get_batch(const std::vector<std::size_t>& indices) const {
-  const torch::Tensor chosen = index_tensor(indices);
+  static_assert(sizeof(std::size_t) == sizeof(std::int64_t));
+  // A view of the vector; index_select only reads it.
+  const torch::Tensor chosen =
+      torch::from_blob(const_cast<std::size_t*>(indices.data()),
+                       {static_cast<std::int64_t>(indices.size())}, torch::kInt64);
   const auto rows = [&chosen](const torch::Tensor& tensor) {
     return tensor.index_select(0, tensor.is_cpu() ? chosen : chosen.to(tensor.device()));
   };

@@ -178,7 +178,6 @@ class PowerSgd {
     for (Batch& batch : batches) {
       batch.q.copy_(torch::randn(batch.q.sizes(), generator,
                                  torch::TensorOptions().dtype(batch.q.scalar_type())));
-      orthogonalize(batch.q, options_.orthogonalization_epsilon);
     }
   }
 
@@ -191,7 +190,7 @@ class PowerSgd {
       with_error = buffer.clone();
     }
 
-    std::vector<Tensor> matrices, others;
+    std::vector<Tensor> matrices, others, flat_others{torch::empty({0}, buffer.options())};
     for (const Tensor& gradient : bucket.getGradients()) {
       if (gradient.dim() > 0 && gradient.numel() > 0) {
         const Tensor matrix = gradient.view({gradient.size(0), -1});
@@ -201,21 +200,16 @@ class PowerSgd {
         }
       }
       others.push_back(gradient);
+      flat_others.push_back(gradient.reshape({-1}));
     }
-    std::vector<Tensor> flat_others;
-    for (const Tensor& gradient : others) flat_others.push_back(gradient.reshape({-1}));
-    Tensor plain =
-        flat_others.empty() ? torch::empty({0}, buffer.options()) : torch::cat(flat_others);
+    Tensor plain = torch::cat(flat_others);
 
     const bool must_randomize = !options_.warm_start || !memory.ps.defined();
     if (must_randomize) allocate(memory, matrices, buffer.options());
     auto batches = batches_of(matrices);
     place(batches, memory);
-    if (must_randomize) {
-      randomize(batches);
-    } else {
-      for (Batch& batch : batches) orthogonalize(batch.q, options_.orthogonalization_epsilon);
-    }
+    if (must_randomize) randomize(batches);
+    for (Batch& batch : batches) orthogonalize(batch.q, options_.orthogonalization_epsilon);
 
     const auto plain_sum = sum_over_ranks(group, plain);  // while the products are made
     for (Batch& batch : batches) torch::bmm_out(batch.p, batch.matrices, batch.q);

@@ -6,17 +6,6 @@
 #include <algorithm>
 
 namespace ddprun {
-namespace {
-
-std::vector<std::int64_t> permutation(std::int64_t size, bool shuffle, std::uint64_t seed) {
-  const torch::Tensor values =
-      shuffle ? torch::randperm(size, at::make_generator<at::CPUGeneratorImpl>(seed), torch::kInt64)
-              : torch::arange(size, torch::kInt64);
-  const auto* const first = values.const_data_ptr<std::int64_t>();
-  return {first, first + size};
-}
-
-}  // namespace
 
 struct DistributedSampler::State {
   std::int64_t size;
@@ -28,7 +17,7 @@ struct DistributedSampler::State {
   std::int64_t begin = 0;  // of the pass, within the permutation
   std::int64_t count = 0;  // of this rank's samples since begin, padding included
   std::int64_t taken = 0;  // of them
-  std::vector<std::int64_t> order;
+  torch::Tensor order = {};
 
   // Rows of num_replicas, the last one filled up from the front, dropped, or left as it is.
   void start_at(std::int64_t consumed) {
@@ -41,17 +30,16 @@ struct DistributedSampler::State {
                                                        : rank < tail;
     count = full_rows + (is_in_tail ? 1 : 0);
     taken = 0;
-    order = permutation(size, options.shuffle, options.seed + static_cast<std::uint64_t>(epoch));
-  }
-  std::size_t index_of(std::int64_t nth) const {
-    const std::int64_t at = begin + nth * num_replicas + rank;
-    return static_cast<std::size_t>(order[static_cast<std::size_t>(at % size)]);
+    const auto seed = options.seed + static_cast<std::uint64_t>(epoch);
+    order = options.shuffle ? torch::randperm(size, at::make_generator<at::CPUGeneratorImpl>(seed),
+                                              torch::kInt64)
+                            : torch::arange(size, torch::kInt64);
   }
 };
 
 DistributedSampler::DistributedSampler(std::int64_t dataset_size, int num_replicas, int rank,
                                        const DistributedSamplerOptions& options)
-    : state_(std::make_shared<State>()) {
+    : state_(std::make_shared<State>(State{dataset_size, num_replicas, rank, options})) {
   if (dataset_size < 1) throw UsageError("the dataset is empty: there is nothing to sample");
   if (num_replicas < 1 || rank < 0 || rank >= num_replicas) {
     throw UsageError("there is no rank " + std::to_string(rank) + " among " +
@@ -62,10 +50,6 @@ DistributedSampler::DistributedSampler(std::int64_t dataset_size, int num_replic
                      std::to_string(num_replicas) +
                      " ranks, and drop_last leaves none of them: turn it off or use fewer ranks");
   }
-  state_->size = dataset_size;
-  state_->num_replicas = num_replicas;
-  state_->rank = rank;
-  state_->options = options;
   state_->start_at(0);
 }
 
@@ -103,8 +87,12 @@ std::optional<std::vector<std::size_t>> DistributedSampler::next(std::size_t bat
 std::vector<std::size_t> DistributedSampler::peek(std::int64_t skip, std::size_t batch_size) const {
   const auto left = static_cast<std::size_t>(std::max<std::int64_t>(remaining() - skip, 0));
   std::vector<std::size_t> batch(std::min(left, batch_size));
-  std::int64_t nth = state_->taken + skip;
-  for (std::size_t& index : batch) index = state_->index_of(nth++);
+  const auto* const order = state_->order.const_data_ptr<std::int64_t>();
+  std::int64_t at = consumed() + skip * state_->num_replicas + state_->rank;
+  for (std::size_t& index : batch) {
+    index = static_cast<std::size_t>(order[at % state_->size]);
+    at += state_->num_replicas;
+  }
   return batch;
 }
 

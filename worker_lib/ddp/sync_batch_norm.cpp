@@ -6,7 +6,6 @@
 #include <torch/csrc/autograd/functions/basic_ops.h>
 #include <torch/nn/functional/batchnorm.h>
 
-#include <numeric>
 #include <optional>
 #include <tuple>
 #include <utility>
@@ -22,9 +21,8 @@ using torch::autograd::tensor_list;
 
 // All but the channels, over which the statistics go.
 std::vector<std::int64_t> reduced_dimensions(const Tensor& input) {
-  std::vector<std::int64_t> dimensions(static_cast<std::size_t>(input.dim()));
-  std::iota(dimensions.begin(), dimensions.end(), 0);
-  dimensions.erase(dimensions.begin() + 1);
+  std::vector<std::int64_t> dimensions{0};
+  for (std::int64_t i = 2; i < input.dim(); ++i) dimensions.push_back(i);
   return dimensions;
 }
 
@@ -33,6 +31,10 @@ Tensor per_channel(const Tensor& values, const Tensor& like) {
   std::vector<std::int64_t> shape(static_cast<std::size_t>(like.dim()), 1);
   shape[1] = values.size(0);
   return values.view(shape);
+}
+
+std::optional<Tensor> defined(const Tensor& tensor) {
+  return tensor.defined() ? std::optional(tensor) : std::nullopt;
 }
 
 // A call that NCCL has queued whole gives nothing to wait for.
@@ -238,16 +240,13 @@ class FusedSyncBatchNormFunction : public torch::autograd::Function<FusedSyncBat
     const auto group = context->saved_data["group"].toCustomClass<c10d::ProcessGroup>();
     const auto channels = input.size(1);
     const bool is_affine = weight.defined();
-    const auto its_weight = [&](const Tensor& tensor) {
-      return is_affine ? std::optional(tensor) : std::nullopt;
-    };
     const Tensor gradient = for_kernels(output_gradient);
     Tensor sums = torch::zeros({2 * channels}, mean.options());
     Tensor weight_gradient, bias_gradient;
     if (input.numel() > 0) {
       Tensor sum, sum_centered;
       std::tie(sum, sum_centered, weight_gradient, bias_gradient) =
-          at::batch_norm_backward_reduce(gradient, input, mean, inverse, its_weight(weight),
+          at::batch_norm_backward_reduce(gradient, input, mean, inverse, defined(weight),
                                          context->needs_input_grad(0), is_affine, is_affine);
       if (context->needs_input_grad(0)) sums = torch::cat({sum, sum_centered});
     } else if (is_affine) {
@@ -262,16 +261,12 @@ class FusedSyncBatchNormFunction : public torch::autograd::Function<FusedSyncBat
               ? torch::empty_like(input)
               : at::batch_norm_backward_elemt(
                     gradient, input, mean, inverse,
-                    its_weight(is_affine ? weight.to(mean.scalar_type()) : weight),
+                    defined(is_affine ? weight.to(mean.scalar_type()) : weight),
                     sums.narrow(0, 0, channels), sums.narrow(0, channels, channels), counts);
     }
     return {input_gradient, weight_gradient, bias_gradient, {}, {}, {}};
   }
 };
-
-std::optional<Tensor> defined(const Tensor& tensor) {
-  return tensor.defined() ? std::optional(tensor) : std::nullopt;
-}
 
 }  // namespace
 

@@ -58,15 +58,9 @@ class OneCycle {
   explicit OneCycle(OneCycleOptions options) : options_(std::move(options)) {
     using enum Level;
     const auto total = static_cast<double>(options_.total_steps);
-    const double top = options_.pct_start * total - 1;
-    phases_.push_back({top, kInitial, kMax, kMax, kInitial});
-    if (options_.three_phase) {
-      const double back = 2 * options_.pct_start * total - 2;
-      phases_.push_back({back, kMax, kInitial, kInitial, kMax});
-      phases_.push_back({total - 1, kInitial, kMin, kMax, kMax});
-    } else {
-      phases_.push_back({total - 1, kMax, kMin, kInitial, kMax});
-    }
+    turns_ = {{0, kInitial}, {options_.pct_start * total - 1, kMax}};
+    if (options_.three_phase) turns_.push_back({2 * options_.pct_start * total - 2, kInitial});
+    turns_.push_back({total - 1, kMin});
   }
 
   void begin(Groups& groups) const {
@@ -94,17 +88,15 @@ class OneCycle {
                                "; give it the number of steps of the whole training"));
     }
     const auto t = static_cast<double>(step);
-    double start = 0;
-    std::size_t phase = 0;
-    while (phase + 1 < phases_.size() && t > phases_[phase].end) start = phases_[phase++].end;
-    const Phase& now = phases_[phase];
-    const double part = (t - start) / (now.end - start);
+    std::size_t next = 1;
+    while (next + 1 < turns_.size() && t > turns_[next].step) ++next;
+    const Turn &from = turns_[next - 1], &to = turns_[next];
+    const double part = (t - from.step) / (to.step - from.step);
     for (std::size_t i = 0; i < groups.size(); ++i) {
       GroupRates& group = groups[i];
-      group.lr = between(lr_of(now.from_lr, group, i), lr_of(now.to_lr, group, i), part);
+      group.lr = between(lr_of(from.level, group, i), lr_of(to.level, group, i), part);
       if (options_.cycle_momentum) {
-        group.momentum =
-            between(momentum_of(now.from_momentum), momentum_of(now.to_momentum), part);
+        group.momentum = between(momentum_of(from.level), momentum_of(to.level), part);
       }
     }
   }
@@ -119,29 +111,22 @@ class OneCycle {
   }
 
  private:
-  // Of the rate: base, max, min. Of the momentum: base (kInitial) and max.
+  // Of the rate. The momentum is the lowest where the rate is the highest, else the highest.
   enum class Level { kInitial, kMax, kMin };
-  struct Phase {
-    double end;  // the last step of the phase; not always a whole number
-    Level from_lr, to_lr, from_momentum, to_momentum;
+  struct Turn {
+    double step;  // the last one of a phase, and 0; not always a whole number
+    Level level;  // which the rate has then
   };
 
   double max_lr(std::size_t group) const {
     return options_.max_lr[options_.max_lr.size() == 1 ? 0 : group];
   }
   double lr_of(Level level, const GroupRates& group, std::size_t i) const {
-    switch (level) {
-      case Level::kInitial:
-        return group.base_lr;
-      case Level::kMax:
-        return max_lr(i);
-      case Level::kMin:
-        return group.base_lr / options_.final_div_factor;
-    }
-    return 0;
+    if (level == Level::kMax) return max_lr(i);
+    return level == Level::kMin ? group.base_lr / options_.final_div_factor : group.base_lr;
   }
   double momentum_of(Level level) const {
-    return level == Level::kMax ? options_.max_momentum : options_.base_momentum;
+    return level == Level::kMax ? options_.base_momentum : options_.max_momentum;
   }
   double between(double from, double to, double part) const {
     if (options_.anneal_strategy == OneCycleOptions::Anneal::kLinear)
@@ -150,7 +135,7 @@ class OneCycle {
   }
 
   OneCycleOptions options_;
-  std::vector<Phase> phases_;
+  std::vector<Turn> turns_;
 };
 
 std::string joined(const std::vector<Rule>& parts, std::string Rule::*name) {

@@ -178,6 +178,7 @@ struct TrainerBase::Parts final : TrainingView, Stateful {
   bool is_evaluated() const {
     return !record.evaluations.empty() && record.evaluations.back().step == at.step;
   }
+  bool are_steps_done() const { return options.max_steps > 0 && at.step >= options.max_steps; }
   bool are_epochs_done() const { return options.max_epochs > 0 && at.epoch >= options.max_epochs; }
   // "3/10", from 1; "3" where it is not known how many there will be.
   std::string number_of(std::int64_t epoch) const {
@@ -445,9 +446,7 @@ void TrainerBase::begin(Evaluation evaluation) {
   if (p.scaler != nullptr) p.recoverable.keep_replicated(*p.scaler);
   p.recoverable.join();
   if (!p.sampler) p.batches_to_skip = p.batches_done;
-  if (p.are_epochs_done()) p.ending = History::Ending::kDone;
-  if (p.options.max_steps > 0 && p.at.step >= p.options.max_steps)
-    p.ending = History::Ending::kDone;
+  if (p.are_epochs_done() || p.are_steps_done()) p.ending = History::Ending::kDone;
   // As in the run that came to it: there the evaluation is the last to speak.
   if (p.stopping && p.stopping->is_over()) p.ending = History::Ending::kEarlyStopped;
   if (p.sampler) p.sampler->set_epoch(p.at.epoch, p.at.consumed);  // fit() asks what is left
@@ -496,10 +495,9 @@ void TrainerBase::begin_update() {
 torch::Tensor TrainerBase::part_of_update(const BatchResult& result, std::size_t window) {
   Parts& p = *parts_;
   if (!result.loss.defined() || result.loss.numel() != 1) {
-    std::ostringstream shape;
-    if (result.loss.defined()) shape << result.loss.sizes();
-    throw UsageError("Trainer: the loss is to be a tensor of one element, not " +
-                     (result.loss.defined() ? "of shape " + shape.str() : "undefined"));
+    throw UsageError(
+        "Trainer: the loss is to be a tensor of one element, not " +
+        (result.loss.defined() ? c10::str("of shape ", result.loss.sizes()) : "undefined"));
   }
   p.meter.add(p.window_losses.emplace_back(result.loss.detach()), result.metrics, result.count);
   const torch::Tensor part = window == 1 ? result.loss : result.loss / static_cast<double>(window);
@@ -548,8 +546,7 @@ void TrainerBase::end_update() {
                 (p.options.max_epochs - p.at.epoch - 1) * p.updates_in(p.batches_expected);
   p.tell_progress(p.options.max_steps > 0 ? p.options.max_steps : by_epochs);
 
-  if (p.options.max_steps > 0 && p.at.step >= p.options.max_steps)
-    p.ending = History::Ending::kDone;
+  if (p.are_steps_done()) p.ending = History::Ending::kDone;
   if (p.evaluation && p.options.evaluate_every_steps > 0 &&
       p.at.step % p.options.evaluate_every_steps == 0) {
     p.evaluate();

@@ -85,9 +85,8 @@ class Groups:
             self._refuse("the program makes a group of its own (new_group, DeviceMesh)")
         if not ranks:
             self._timeout = options.get("timeout")
-        if self.is_prepared:
-            return self._make_alone(group_size, group_rank, ranks, backend, *rest, **options)
-        return self._make(group_size, group_rank, ranks, backend, *rest, **options)
+        make = self._make_alone if self.is_prepared else self._make
+        return make(group_size, group_rank, ranks, backend, *rest, **options)
 
     def _make_alone(self, size, rank, ranks, backend, *rest, **options):
         c10d = self.c10d

@@ -7,6 +7,7 @@ that reports its steps by itself (ddprun.progress) is left alone. Nothing that g
 line on stderr, and there are no more steps.
 """
 
+import itertools
 import os
 import sys
 import weakref
@@ -25,14 +26,9 @@ def _number_of(step):
 
 def _step_in(state):
     """The number of the step that the optimizer's state has; None: it has none."""
-    found = None
-    for looked_at, of_parameter in enumerate(state.values()):
-        if looked_at == _STATES_MAX:
-            break
-        step = _number_of(of_parameter["step"]) if isinstance(of_parameter, dict) and "step" in of_parameter else None
-        if step is not None:
-            found = max(found or 0, step)
-    return found
+    of_parameters = itertools.islice(state.values(), _STATES_MAX)
+    steps = [_number_of(each["step"]) for each in of_parameters if isinstance(each, dict) and "step" in each]
+    return max((step for step in steps if step is not None), default=None)
 
 
 def tell_modules():
@@ -74,15 +70,12 @@ def make_hook(progress):
             elif first() is None:
                 begin(optimizer)
         except Exception as error:
-            fail(error)
+            stop()
+            complain(error)
 
     def stop():
         nonlocal first, count
         first, count = everybody_else, None
-
-    def fail(error):
-        stop()
-        complain(error)
 
     def begin(optimizer):
         nonlocal first, count

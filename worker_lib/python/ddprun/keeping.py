@@ -12,6 +12,7 @@ whose library comes with the agent.
 import array
 import collections
 import ctypes
+import functools
 import hashlib
 import io
 import itertools
@@ -136,11 +137,10 @@ class _Layout:
         """Arrays of address and size in turn, of the tensors' bytes from `begin` to `end`; address 0: zeroes. An array is valid
         until the next one."""
         if not self._is_direct:
-            yield from self._find_pieces(tensors, begin, end)
-            return
+            return self._find_pieces(tensors, begin, end)
         if (begin, end) not in self._direct:
             self._direct = {(begin, end): list(self._find_pieces(tensors, begin, end))}
-        yield from self._direct[begin, end]
+        return self._direct[begin, end]
 
     def _find_pieces(self, tensors, begin, end):
         found, at, held, held_bytes = array.array("Q"), begin, [], 0
@@ -318,6 +318,8 @@ class _Memory:
             function.restype, function.argtypes = result, arguments
             setattr(self, "_" + name, function)
         self._handle = self._of_this_process()
+        self.step, self.world_size, self.is_whole = (
+            functools.partial(each, self._handle) for each in (self._step, self._world_size, self._check))
         self._why = ctypes.create_string_buffer(_WHY_BYTES)
 
     def why(self):
@@ -341,18 +343,9 @@ class _Memory:
         """[number of a snapshot in what follows …], the newest first."""
         return range(self._find(self._handle, self._why, _WHY_BYTES))
 
-    def step(self, number):
-        return self._step(self._handle, number)
-
-    def world_size(self, number):
-        return self._world_size(self._handle, number)
-
     def ranks(self, number):
         """The ranks then, by their local ranks."""
         return [self._rank(self._handle, number, writer) for writer in range(self._writers(self._handle, number))]
-
-    def is_whole(self, number, writer):
-        return self._check(self._handle, number, writer) != 0
 
     def bytes(self, number, what, writer=0):
         """A tensor over the memory; None: nothing is there."""
@@ -571,23 +564,13 @@ def _padded(structure):
     return padded
 
 
-_keeper = None  # of this process
-
-
+@functools.cache
 def _of_process():
     """None: this is no worker of ddprun's."""
-    global _keeper
-    if _keeper is None and progress.link_of_process():
-        _keeper = _Keeper()
-    return _keeper
+    return _Keeper() if progress.link_of_process() else None
 
 
-def _forget():
-    global _keeper
-    _keeper = None  # a forked child is no worker: it finds no link
-
-
-os.register_at_fork(after_in_child=_forget)
+os.register_at_fork(after_in_child=_of_process.cache_clear)  # a forked child is no worker: it finds no link
 
 
 def keep(step, state, shared):

@@ -14,10 +14,10 @@ from torch.utils.data import DataLoader, IterableDataset, _utils, get_worker_inf
 
 def why_not(loader):
     """Why its batches cannot be given again; None: they can."""
-    if iter(loader) is loader if not isinstance(loader, DataLoader) else False:
-        return f"a batch of its {type(loader).__name__} cannot be given again: an iterator is at an end once"
     if not isinstance(loader, DataLoader):
-        return None
+        is_iterator = iter(loader) is loader
+        return (f"a batch of its {type(loader).__name__} cannot be given again: an iterator is at an end once"
+                if is_iterator else None)
     if type(loader).__iter__ is not DataLoader.__iter__:  # and may be ahead of the batch that it gives, or count its epochs
         return f"its {type(loader).__name__} is no plain DataLoader: it iterates in a way of its own"
     dataset = loader.dataset
@@ -187,11 +187,7 @@ class _Skipping:
 
 def generators_of(loader):
     """The generators of its own that a loader draws from when it begins an epoch."""
-    found = []
     samplers = [loader, getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)]
     samplers.append(getattr(samplers[-1], "sampler", None))
-    for each in samplers:
-        generator = getattr(each, "generator", None)
-        if isinstance(generator, torch.Generator) and not any(generator is other for other in found):
-            found.append(generator)
-    return found
+    generators = (getattr(each, "generator", None) for each in samplers)
+    return list(dict.fromkeys(each for each in generators if isinstance(each, torch.Generator)))  # each once

@@ -13,6 +13,7 @@ because each step waits for all. A rank that is behind is given the outcome of t
 | effect of a step     | when the model's gradients begin to be there | what only this rank has, as it is after the step |
 """
 
+import itertools
 import json
 import os
 import pickle
@@ -75,10 +76,7 @@ def _batches(loader, per_step):
 
 
 def _chunks(batches, size):
-    while True:
-        chunk = [batch for _, batch in zip(range(size), batches)]
-        if not chunk:
-            return
+    while chunk := list(itertools.islice(batches, size)):
         yield chunk
 
 

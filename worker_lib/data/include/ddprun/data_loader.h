@@ -220,24 +220,20 @@ class DataLoader {
   }
 
   std::future<Batch> load(detail::Indices indices) {
-    const auto seed = sampler_.seed();
-    const auto epoch = sampler_.epoch();
-    if (!threads_) {
-      return std::async(std::launch::deferred, [this, indices = std::move(indices), seed, epoch] {
-        return detail::load_batch(*datasets_.front(), indices, seed, epoch);
-      });
-    }
+    auto loading = [this, indices = std::move(indices), seed = sampler_.seed(),
+                    epoch = sampler_.epoch(),
+                    pins = threads_ && options_.device.is_cuda()](int thread) {
+      auto batch =
+          detail::load_batch(*datasets_[static_cast<std::size_t>(thread)], indices, seed, epoch);
+      if (pins) {
+        visit_tensors(batch,
+                      [this](torch::Tensor& tensor) { detail::pin(tensor, options_.device); });
+      }
+      return batch;
+    };
+    if (!threads_) return std::async(std::launch::deferred, std::move(loading), 0);
     // Shared, because a std::function can be copied.
-    auto task = std::make_shared<std::packaged_task<Batch(int)>>(
-        [this, indices = std::move(indices), seed, epoch](int thread) {
-          Batch batch = detail::load_batch(*datasets_[static_cast<std::size_t>(thread)], indices,
-                                           seed, epoch);
-          if (options_.device.is_cuda()) {
-            visit_tensors(batch,
-                          [this](torch::Tensor& tensor) { detail::pin(tensor, options_.device); });
-          }
-          return batch;
-        });
+    auto task = std::make_shared<std::packaged_task<Batch(int)>>(std::move(loading));
     auto batch = task->get_future();
     threads_->add([task](int thread) { (*task)(thread); });
     return batch;

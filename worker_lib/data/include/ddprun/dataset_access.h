@@ -40,9 +40,7 @@ concept HasGetBatch = requires(D d, const Indices indices) {
 
 template <typename D>
 constexpr bool gives_whole_batches() {
-  if constexpr (HasSeededGet<D>) {
-    return false;
-  } else if constexpr (HasGetBatch<D>) {
+  if constexpr (!HasSeededGet<D> && HasGetBatch<D>) {
     // A vector of samples (torch::data's Dataset) is no batch yet; one by one, an error can name
     // its sample.
     using Given = decltype(std::declval<D&>().get_batch(std::declval<const Indices&>()));
@@ -55,13 +53,9 @@ constexpr bool gives_whole_batches() {
 // Its get (or what is used of it) is const: several threads may call it.
 template <typename D>
 constexpr bool is_const_to_get() {
-  if constexpr (HasSeededGet<D>) {
-    return HasSeededGet<const D>;
-  } else if constexpr (gives_whole_batches<D>()) {
-    return HasGetBatch<const D>;
-  } else {
-    return HasGet<const D>;
-  }
+  return HasSeededGet<D>            ? HasSeededGet<const D>
+         : gives_whole_batches<D>() ? HasGetBatch<const D>
+                                    : HasGet<const D>;
 }
 
 template <typename D, typename Sample>

@@ -29,14 +29,9 @@ _MARKS = "ddprun/came"  # in the store, by global rank
 _SOON = datetime.timedelta(minutes=1)
 _LOOK = datetime.timedelta(seconds=3)  # so late a rank is asked for; then after twice as long each time
 
-
-def _check_torch(found):
-    if found.partition("+")[0] != _built.TORCH:
-        raise ImportError(f"ddprun.torch was built for torch {_built.TORCH} and this is torch {found}: install the "
-                          f"ddprun-torch that was built for it (scripts/package torch-wheel)")
-
-
-_check_torch(torch.__version__)
+if torch.__version__.partition("+")[0] != _built.TORCH:
+    raise ImportError(f"ddprun.torch was built for torch {_built.TORCH} and this is torch {torch.__version__}: install "
+                      f"the ddprun-torch that was built for it (scripts/package torch-wheel)")
 if not dist.is_available():
     raise ImportError("ddprun.torch needs a torch with torch.distributed, and this one was built without")
 torch.ops.load_library(os.path.join(os.path.dirname(__file__), "libddprun_torch.so"))
@@ -44,11 +39,6 @@ torch.ops.load_library(os.path.join(os.path.dirname(__file__), "libddprun_torch.
 # How often a group of these ranks was made. A program may end its groups and make them anew over the same store, where
 # what the ranks said the first time still stands; all members of a group make it, so all count alike.
 _made = collections.Counter()
-
-
-def _unique_name(name, ranks):
-    _made[name, ranks] += 1
-    return f"{name}.{_made[name, ranks]}"
 
 
 def _meet(store, name, rank, ranks, timeout, why_missing):
@@ -75,7 +65,8 @@ def _text(ranks):
 
 def _make_backend(store, rank, ranks, timeout, name, meet_within, why_missing):
     """The backend for tensors on the CPU of a group of the global `ranks`, of which this is the one at index `rank`."""
-    name = _unique_name(name, ranks)
+    _made[name, ranks] += 1
+    name = f"{name}.{_made[name, ranks]}"
     if len(ranks) > 1:
         _meet(store, name, rank, ranks, meet_within, why_missing)
     # Operators can take a group, and no store.
@@ -133,12 +124,9 @@ def replace_gloo():
         group._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.CUSTOM, backend)
         if not is_said and ranks[group_rank] == 0:
             is_said = True
-            _say(f"{backend.name()} instead of gloo for tensors on the CPU (DDPRUN_TORCH_BACKEND=shm)")
+            print(f"ddprun: {backend.name()} instead of gloo for tensors on the CPU (DDPRUN_TORCH_BACKEND=shm)",
+                  file=sys.stderr, flush=True)
         return made
 
     make_group_with_shm._is_ddpruns = True
     c10d._new_process_group_helper = make_group_with_shm
-
-
-def _say(text):
-    print(f"ddprun: {text}", file=sys.stderr, flush=True)
