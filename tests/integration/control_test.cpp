@@ -363,9 +363,11 @@ TEST_F(Control, StopEndsAPreemptedNodeThatTheLeaderDoesNotHear) {
     Cluster cluster({.nnodes = "1:2",
                      .options = {"--preempt-signal=USR1", "--max-restarts=1"},
                      .environment = environment(),
-                     .actions = {"ignore", "10", "until", "{folder}/finish", "exit", "0"}});
+                     .actions = {"ignore", "10", "touch", "{folder}/deaf.{rank}", "until",
+                                 "{folder}/finish", "exit", "0"}});
     cluster.start_all(2);
     ASSERT_EQ(cluster.next_round(2), 0) << cluster.told();
+    ASSERT_TRUE(eventually([&] { return std::filesystem::exists(cluster.folder() / "deaf.1"); }));
     cluster[1].signal(SIGUSR1);
     ASSERT_TRUE(cluster[1].reaches([&] {
       return cluster[1].err().find("the job is preempted") != std::string::npos;
