@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <sstream>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -43,6 +44,9 @@ class Replace : public ::testing::Test {
                    {"--standby=" + std::to_string(workers), "--no-python", "--max-restarts=100000",
                     "--nproc-per-node=" + std::to_string(workers), "--shutdown-timeout=2",
                     "--events=" + folder_ / "events"});
+    for (int rank = 0; rank < workers; ++rank) {
+      std::filesystem::remove(folder_ / ("pid-" + std::to_string(rank)));  // of another job
+    }
     job_ = std::make_unique<Job>(ddprun(options, program(what, steps)), setup());
     return *job_;
   }
@@ -51,9 +55,15 @@ class Replace : public ::testing::Test {
   pid_t worker(int rank) const {
     return std::atoi(read_file(folder_ / ("pid-" + std::to_string(rank))).c_str());
   }
-  std::vector<pid_t> workers(int count) const {
+  // Once all have said so.
+  std::vector<pid_t> workers(int count) {
     std::vector<pid_t> pids;
-    for (int rank = 0; rank < count; ++rank) pids.push_back(worker(rank));
+    const bool are_there = job_->reaches([&] {
+      pids.clear();
+      for (int rank = 0; rank < count; ++rank) pids.push_back(worker(rank));
+      return std::ranges::count(pids, 0) == 0;
+    });
+    if (!are_there) throw std::runtime_error("a worker has not said which process it is");
     return pids;
   }
   Told ask(std::vector<std::string> arguments) const {
