@@ -37,26 +37,9 @@
 namespace ddprun::detail {
 namespace {
 
-class Objects {
- public:
-  void add(void* object) {
-    const std::scoped_lock lock(mutex_);
-    all_.insert(object);
-  }
-  void remove(void* object) {
-    const std::scoped_lock lock(mutex_);
-    all_.erase(object);
-  }
-  // None ends meanwhile.
-  template <typename Function>
-  void for_each(const Function& f) {
-    const std::scoped_lock lock(mutex_);
-    for (void* const object : all_) f(object);
-  }
-
- private:
-  std::mutex mutex_;
-  std::unordered_set<void*> all_;
+struct Buffers {
+  std::mutex mutex;  // none ends while it is held
+  std::unordered_set<void*> all;
 };
 
 // A program that was linked with LibTorch has it next; one that loads it later, as Python does, keeps it to itself.
@@ -171,8 +154,8 @@ Pairs& pairs() {
   static auto* const made = new Pairs;
   return *made;
 }
-Objects& buffers() {
-  static auto* const made = new Objects;
+Buffers& buffers() {
+  static auto* const made = new Buffers;
   return *made;
 }
 std::uint64_t buffers_made = 0;  // std::atomic_ref
@@ -184,7 +167,8 @@ void interrupt_gloo(const std::string& why) {
   pairs().fail_all(why);
   // Those that are made from here on belong to pairs that have failed, and say so.
   const auto failure = std::make_exception_ptr(std::runtime_error(why));
-  buffers().for_each([&](void* buffer) { fail_buffer()(buffer, failure); });
+  const std::scoped_lock lock(buffers().mutex);
+  for (void* const buffer : buffers().all) fail_buffer()(buffer, failure);
 }
 
 const std::uint64_t* gloo_calls() { return &buffers_made; }
@@ -212,13 +196,17 @@ void ddprun_make_gloo_buffer(void* self, const void* context, void* data, std::s
   static auto* const next =
       of_libtorch<void(void*, const void*, void*, std::size_t)>(DDPRUN_MAKE_BUFFER);
   next(self, context, data, size);
-  buffers().add(self);
+  const std::scoped_lock lock(buffers().mutex);
+  buffers().all.insert(self);
   std::atomic_ref(buffers_made).fetch_add(1, std::memory_order_relaxed);
 }
 
 void ddprun_end_gloo_buffer(void* self) {
   static auto* const next = of_libtorch<void(void*)>(DDPRUN_END_BUFFER);
-  buffers().remove(self);
+  {
+    const std::scoped_lock lock(buffers().mutex);
+    buffers().all.erase(self);
+  }
   next(self);
 }
 

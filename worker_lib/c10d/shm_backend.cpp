@@ -296,9 +296,7 @@ ShmBackend::WorkPtr ShmBackend::reduce_scatter_tensor_coalesced(
 }
 
 ShmBackend::WorkPtr ShmBackend::barrier(const c10d::BarrierOptions& options) {
-  auto job = std::make_shared<TensorJob>(*node_, until(options.timeout), Tensors{});
-  job->set<shm::Barrier>(Type::kUnknown);
-  return post(std::move(job), c10d::OpType::BARRIER);
+  return end_of({}, options.timeout, c10d::OpType::BARRIER);
 }
 
 // Every barrier here names who does not come.

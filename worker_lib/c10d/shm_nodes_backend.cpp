@@ -23,10 +23,7 @@ void all_reduce_by_gloo(c10d::Backend& leaders, const at::Tensor& tensor, c10d::
     if (op == ReduceOp::PRODUCT) op = ReduceOp::MIN;
   }
   Tensors tensors{sent};
-  c10d::AllreduceOptions options;
-  options.reduceOp = op;
-  options.timeout = timeout;
-  leaders.allreduce(tensors, options)->wait();
+  leaders.allreduce(tensors, {.reduceOp = op, .timeout = timeout})->wait();
   if (!sent.is_same(tensor)) tensor.copy_(sent);
 }
 
@@ -116,10 +113,9 @@ NodesBackend::WorkPtr NodesBackend::broadcast(Tensors& tensors,
       // As bytes: what is only moved needs no type that Gloo can calculate with.
       Tensors bytes{
           at::from_blob(data.data_ptr(), {static_cast<std::int64_t>(data.nbytes())}, at::kByte)};
-      c10d::BroadcastOptions between;
-      between.rootRank = root_node;
-      between.timeout = timeout;
-      if (data.nbytes() > 0) leaders->broadcast(bytes, between)->wait();
+      if (data.nbytes() > 0) {
+        leaders->broadcast(bytes, {.rootRank = root_node, .timeout = timeout})->wait();
+      }
     });
   }
   if (!is_on_roots) job->after<shm::Broadcast>(type, data.data_ptr(), data.nbytes(), kLeader);

@@ -32,8 +32,7 @@ template <typename Function>
 void on_main_process(Context& context, const std::string& doing, const Function& f) {
   detail::Outcome<void> outcome;
   // A standby of this rank leaves the folder, in which the rank itself is writing, alone.
-  const auto recovery = detail::ContextAccess::recovery(context);
-  if (context.is_main_process() && !(recovery && recovery->is_prepared())) outcome.of(f);
+  if (context.is_main_process() && !detail::ContextAccess::is_prepared(context)) outcome.of(f);
   detail::throw_together(context, outcome.thrown, doing);
 }
 
@@ -97,7 +96,7 @@ struct Checkpointer::Parts {
     Opened opened;
   };
 
-  bool is_prepared() const;
+  bool is_prepared() const { return detail::ContextAccess::is_prepared(context); }
   void take(const std::vector<Described>& arrays, const Opened& opened,
             const torch::nn::Module& model, torch::optim::Optimizer& optimizer);
   std::optional<double> best_before(std::int64_t step, double metric);
@@ -153,11 +152,6 @@ void Checkpointer::Parts::load_parts(const std::map<std::string, std::string>& s
       warn("the checkpoint has a state of '", name, "', which this program does not keep");
     }
   }
-}
-
-bool Checkpointer::Parts::is_prepared() const {
-  const auto recovery = detail::ContextAccess::recovery(context);
-  return recovery && recovery->is_prepared();
 }
 
 void Checkpointer::Parts::take(const std::vector<Described>& arrays, const Opened& opened,

@@ -54,10 +54,7 @@ MemoryTier::MemoryTier(Context& context, std::shared_ptr<SnapshotMemory> memory,
   if (is_first_of_node() && !is_prepared()) memory_->set_due({});
 }
 
-bool MemoryTier::is_prepared() const {
-  const auto recovery = detail::ContextAccess::recovery(context_);
-  return recovery && recovery->is_prepared();
-}
+bool MemoryTier::is_prepared() const { return detail::ContextAccess::is_prepared(context_); }
 
 void MemoryTier::turn_off(const std::string& why) {
   if (is_first_of_node()) {

@@ -315,6 +315,11 @@ std::shared_ptr<Recovery> ContextAccess::recovery(const Group& group) {
   return group.membership_->recovery;
 }
 
+bool ContextAccess::is_prepared(const Group& group) {
+  const auto& recovery = group.membership_->recovery;
+  return recovery && recovery->is_prepared();
+}
+
 void ContextAccess::abort_when_broken(Context& context) {
   Membership& membership = *context.membership_;
   if (!membership.diagnosis) return;

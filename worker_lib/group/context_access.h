@@ -24,6 +24,8 @@ struct ContextAccess {
   static void abort_when_broken(Context& context);
   // None: ranks are not replaced in place here.
   static std::shared_ptr<Recovery> recovery(const Group& group);
+  // Whether this process is a standby that has no place yet.
+  static bool is_prepared(const Group& group);
   static LeaveVote& leave_vote(Context& context) { return *context.leave_vote_; }
   static void leave(Context& context);
   // In a handler. `known` is called in one of what is thrown then, before this rank waits for the others

@@ -24,8 +24,6 @@ constexpr auto kAnswersWithin = 1s;
 // The second that is spoken of, less what to ask takes.
 constexpr auto kSilence = 950ms;
 
-std::vector<std::uint8_t> bytes_of(const std::string& text) { return {text.begin(), text.end()}; }
-
 std::vector<int> without(const std::vector<int>& ranks, const std::vector<int>& taken) {
   std::vector<int> left;
   for (const int rank : ranks) {
@@ -146,10 +144,8 @@ Failure FailureDiagnosis::failure_of_broken() {
 void FailureDiagnosis::report_death(int rank) noexcept {
   try {
     const auto own = connect_anew();
-    const auto reported =
-        own->compareSet(report_key(rank), {}, bytes_of(to_bytes(Report{Kind::kDied, {}, {}})));
-    const auto report =
-        from_bytes<Report>({reinterpret_cast<const char*>(reported.data()), reported.size()});
+    const auto report = from_bytes<Report>(
+        own->compareSet(report_key(rank), "", to_bytes(Report{Kind::kDied, {}, {}})));
     if (report.kind != Kind::kLeft) ask(*own);
   } catch (const std::exception&) {
     if (!is_ending_) abort_groups(store_is_gone());
@@ -198,7 +194,7 @@ void FailureDiagnosis::publish(c10d::Store& store, Kind kind, const std::string&
   const auto timeout = store.getTimeout();
   try {
     store.setTimeout(kAnswersWithin);
-    store.set(report_key(rank_), bytes_of(to_bytes(Report{kind, why, activity()})));
+    store.set(report_key(rank_), to_bytes(Report{kind, why, activity()}));
     // An answer says that the report has arrived, before any connection closes.
     store.check({report_key(rank_)});
   } catch (const std::exception&) {
@@ -249,9 +245,7 @@ std::string FailureDiagnosis::findings(c10d::Store& store, const std::vector<int
     find_missing(store, others, missing);
     for (const int rank : without(others, missing)) {
       if (reports.contains(rank)) continue;
-      const auto bytes = store.get(report_key(rank));
-      reports[rank] =
-          from_bytes<Report>({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+      reports[rank] = from_bytes<Report>(store.get_to_str(report_key(rank)));
     }
     return missing;
   };

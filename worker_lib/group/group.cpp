@@ -1,3 +1,5 @@
+#include <c10/util/ScopeExit.h>
+
 #include <algorithm>
 #include <exception>
 
@@ -29,13 +31,9 @@ Operation::Operation(std::shared_ptr<Membership> membership, const char* name,
   if (!membership_->group) refuse(name_, "this rank has left the group");
   fail_if_broken();
   try {
-    if (is_blocking_) {
-      enter();
-      const PhaseGuard phase(membership_->link, WorkerPhase::kCollective);
-      work_ = begin();
-    } else {
-      work_ = begin();
-    }
+    if (is_blocking_) enter();
+    const PhaseGuard phase(is_blocking_ ? membership_->link : nullptr, WorkerPhase::kCollective);
+    work_ = begin();
   } catch (...) {
     enter();
     fail();
@@ -81,22 +79,21 @@ void Operation::fail_if_broken() {
 
 // In a handler. What c10d refuses is this rank's own mistake; all else is the connections'.
 void Operation::fail() {
+  const auto exited = c10::make_scope_exit([this] {
+    if (membership_->diagnosis) membership_->diagnosis->exit();
+  });
   const auto explain = [&](const std::exception& error) {
     if (membership_->recovery && membership_->recovery->may_recover()) {
-      if (membership_->diagnosis) membership_->diagnosis->exit();
       throw GroupLost(ErrorCode::kUnavailable, std::string(name_) + ": " + error_line(error));
     }
     if (!membership_->diagnosis) throw Failure(ErrorCode::kUnavailable, error_line(error));
-    Failure failure = membership_->diagnosis->explain(membership_->global_ranks, error);
-    membership_->diagnosis->exit();
-    throw failure;
+    throw membership_->diagnosis->explain(membership_->global_ranks, error);
   };
   try {
     throw;
   } catch (const c10::DistError& error) {
     explain(error);
   } catch (const c10::Error& error) {
-    if (membership_->diagnosis) membership_->diagnosis->exit();
     refuse(name_, error_line(error));
   } catch (const std::exception& error) {
     explain(error);

@@ -429,12 +429,7 @@ void Recovery::listen() {
   ::pthread_setname_np(::pthread_self(), "ddprun-link");
   rdzv::wake_at_once();
   for (;;) {
-    std::uint32_t known = 0;
-    {
-      const std::scoped_lock lock(mutex_);
-      known = wanted_generation_;
-    }
-    const auto news = link_.await_group_news(stop_.get(), known);
+    const auto news = link_.await_group_news(stop_.get(), wanted_generation());
     const std::scoped_lock lock(mutex_);
     if (!news || news->broken) {
       is_broken_ = true;
@@ -459,11 +454,7 @@ void Recovery::recover() {
   const auto begun = std::chrono::steady_clock::now();
   auto made = begun;
   for (;;) {
-    std::uint32_t wanted = 0;
-    {
-      const std::scoped_lock lock(mutex_);
-      wanted = wanted_generation_;
-    }
+    const std::uint32_t wanted = wanted_generation();
     try {
       make_groups(wanted);
       made = std::chrono::steady_clock::now();

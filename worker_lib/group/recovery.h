@@ -133,6 +133,10 @@ class Recovery {
 
   void listen();
   bool has_news() const;
+  std::uint32_t wanted_generation() const {
+    const std::scoped_lock lock(mutex_);
+    return wanted_generation_;
+  }
   // Until the agent says what is to become of the groups of this generation. False: they are not made anew.
   bool await_news(std::uint32_t broken);
   void recover();

@@ -115,9 +115,7 @@ Work<> Group::broadcast_async(Tensor tensor, int root, Mode mode) {
   tensor = in_place("broadcast", tensor);
   if (tensor.numel() == 0) return Work<>(Operation());
   Tensors moved{as_bytes(tensor)};
-  c10d::BroadcastOptions options;
-  options.asyncOp = mode == Mode::kAsync;
-  options.rootRank = root;
+  const c10d::BroadcastOptions options{.rootRank = root, .asyncOp = mode == Mode::kAsync};
   return Work<>(start({.name = "broadcast",
                        .root = root,
                        .mode = mode,
@@ -135,9 +133,7 @@ Work<> Group::all_reduce_async(Tensor tensor, ReduceOp op, Mode mode) {
   const Tensor lies = is_sparse ? tensor : for_reduction(tensor);
   const Tensor sent = is_sparse ? tensor : to_reduce(*membership_, lies);
   Tensors tensors{sent};
-  c10d::AllreduceOptions options;
-  options.asyncOp = mode == Mode::kAsync;
-  options.reduceOp = asked.op;
+  const c10d::AllreduceOptions options{.reduceOp = asked.op, .asyncOp = mode == Mode::kAsync};
   std::function<void()> finish;
   if (!asked.is_done && (asked.divisor > 1 || is_sparse || !sent.is_same(lies))) {
     finish = [=, divisor = asked.divisor] {
@@ -160,10 +156,8 @@ Work<> Group::reduce_async(Tensor tensor, int root, ReduceOp op, Mode mode) {
   const Tensor lies = for_reduction(tensor);
   const Tensor sent = to_reduce(*membership_, lies);
   Tensors tensors{sent};
-  c10d::ReduceOptions options;
-  options.asyncOp = mode == Mode::kAsync;
-  options.reduceOp = asked.op;
-  options.rootRank = root;
+  const c10d::ReduceOptions options{
+      .reduceOp = asked.op, .rootRank = root, .asyncOp = mode == Mode::kAsync};
   std::function<void()> finish;
   if (!asked.is_done && rank() == root)
     finish = [=, by = asked.divisor] { conclude(sent, by, lies); };
@@ -193,9 +187,7 @@ Work<Tensors> Group::gather_async(const Tensor& tensor, int root, Mode mode) {
   }
   if (own.numel() == 0) return {Operation(), std::move(result)};
   Tensors inputs{as_bytes(own)};
-  c10d::GatherOptions options;
-  options.asyncOp = mode == Mode::kAsync;
-  options.rootRank = root;
+  const c10d::GatherOptions options{.rootRank = root, .asyncOp = mode == Mode::kAsync};
   Tensors kept{own};
   kept.insert(kept.end(), result.begin(), result.end());
   return {start({.name = "gather", .root = root, .mode = mode, .results = result}, std::move(kept),
@@ -212,8 +204,7 @@ Work<Tensors> Group::all_gather_async(const Tensor& tensor, Mode mode) {
   if (own.numel() == 0) return {Operation(), std::move(result)};
   Tensor input = as_bytes(own);
   Tensor output = as_bytes(all);
-  c10d::AllgatherOptions options;
-  options.asyncOp = mode == Mode::kAsync;
+  const c10d::AllgatherOptions options{.asyncOp = mode == Mode::kAsync};
   return {
       start({.name = "all_gather", .mode = mode, .results = {all}, .is_equal_everywhere = true},
             {own, all},
@@ -266,9 +257,7 @@ Work<> Group::scatter_async(Tensor into, const Tensors& parts, int root, Mode mo
   }
   if (into.numel() == 0) return Work<>(Operation());
   Tensors outputs{as_bytes(into)};
-  c10d::ScatterOptions options;
-  options.asyncOp = mode == Mode::kAsync;
-  options.rootRank = root;
+  const c10d::ScatterOptions options{.rootRank = root, .asyncOp = mode == Mode::kAsync};
   return Work<>(start({.name = "scatter", .root = root, .mode = mode, .results = {into}},
                       std::move(kept),
                       [&] { return membership_->group->scatter(outputs, inputs, options); }));
@@ -284,9 +273,7 @@ Work<Tensor> Group::reduce_scatter_async(const Tensor& tensor, ReduceOp op, Mode
   if (own.numel() == 0) return {Operation(), std::move(result)};
   const Reduction asked = reduction_for("reduce_scatter", *membership_, own, op);
   if (asked.is_done) result.copy_(own);
-  c10d::ReduceScatterOptions options;
-  options.asyncOp = mode == Mode::kAsync;
-  options.reduceOp = asked.op;
+  const c10d::ReduceScatterOptions options{.reduceOp = asked.op, .asyncOp = mode == Mode::kAsync};
   Tensor input = to_reduce(*membership_, own.view(-1));
   const Tensor flat_result = result.view(-1);
   Tensor output = input.scalar_type() == own.scalar_type()
@@ -334,8 +321,7 @@ Work<Tensor> Group::all_to_all_async(const Tensor& tensor, std::vector<std::int6
   if (row_bytes == 0) return {Operation(), std::move(result)};
   Tensor input = as_bytes(own, {own.size(0), row_bytes});
   Tensor output = as_bytes(result, {result.size(0), row_bytes});
-  c10d::AllToAllOptions options;
-  options.asyncOp = mode == Mode::kAsync;
+  const c10d::AllToAllOptions options{.asyncOp = mode == Mode::kAsync};
   return {start({.name = name, .mode = mode, .has_equal_rows = false, .results = {result}},
                 {own, result},
                 [&] {

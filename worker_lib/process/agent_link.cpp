@@ -1,11 +1,9 @@
 #include "worker_lib/process/agent_link.h"
 
-#include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
@@ -37,14 +35,6 @@ bool has_option(int socket, int name, T* value) {
   return ::getsockopt(socket, SOL_SOCKET, name, value, &size) == 0 && size == sizeof *value;
 }
 
-// The number may long be another file's: nothing is read of what cannot be the page.
-bool is_our_page(int fd, link::Header& header) {
-  struct stat about {};
-  return ::fstat(fd, &about) == 0 && S_ISREG(about.st_mode) && about.st_size == link::kPageBytes &&
-         ::pread(fd, &header, sizeof header, 0) == sizeof header && header.magic == link::kMagic &&
-         header.version >= 1 && header.bytes == link::kPageBytes && header.worker_pid == ::getpid();
-}
-
 bool is_socket_to(int fd, pid_t agent) {
   int domain = 0;
   int type = 0;
@@ -52,13 +42,6 @@ bool is_socket_to(int fd, pid_t agent) {
   return has_option(fd, SO_DOMAIN, &domain) && domain == AF_UNIX &&
          has_option(fd, SO_TYPE, &type) && type == SOCK_SEQPACKET &&
          has_option(fd, SO_PEERCRED, &peer) && peer.pid == agent;
-}
-
-// The agent hands its descriptors over without this flag, so one that has it is somebody's already:
-// of another Context, or of a library for another language in this process.
-bool take(int fd) {
-  const int flags = ::fcntl(fd, F_GETFD);
-  return flags >= 0 && (flags & FD_CLOEXEC) == 0 && ::fcntl(fd, F_SETFD, FD_CLOEXEC) == 0;
 }
 
 // A scheduler may signal every process of the job: the signal must not end this one before the agent's
@@ -76,9 +59,12 @@ void survive(int preempt_signal) {
 
 std::unique_ptr<AgentLink> AgentLink::open(int socket_fd, int page_fd) {
   link::Header header;
-  if (!is_our_page(page_fd, header) || !is_socket_to(socket_fd, header.agent_pid)) return nullptr;
+  if (!is_own_file(page_fd, header) || header.version < 1 ||
+      !is_socket_to(socket_fd, header.agent_pid)) {
+    return nullptr;
+  }
   OwnerMark mark = OwnerMark::make();
-  if (!mark.is_set() || !take(socket_fd)) return nullptr;
+  if (!mark.is_set() || !take_descriptor(socket_fd)) return nullptr;
   rdzv::UniqueFd socket(socket_fd);
   const rdzv::UniqueFd page(page_fd);
   void* memory =

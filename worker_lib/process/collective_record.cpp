@@ -1,9 +1,5 @@
 #include "worker_lib/process/collective_record.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
@@ -16,23 +12,13 @@ namespace {
 
 std::int64_t now_ns() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
 
-// The number may long be another file's: nothing is read of what cannot be the record.
-bool is_our_record(int fd) {
-  struct stat about {};
-  record::Header header;
-  return ::fstat(fd, &about) == 0 && S_ISREG(about.st_mode) && about.st_size == record::kBytes &&
-         ::pread(fd, &header, sizeof header, 0) == sizeof header &&
-         header.magic == record::kMagic && header.version == record::kVersion &&
-         header.bytes == record::kBytes && header.worker_pid == ::getpid();
-}
-
 }  // namespace
 
 std::shared_ptr<CollectiveRecord> CollectiveRecord::open(int fd) {
-  if (fd < 0 || !is_our_record(fd)) return nullptr;
-  // The agent hands it over without this flag, so one that has it is somebody's already.
-  const int flags = ::fcntl(fd, F_GETFD);
-  if (flags < 0 || (flags & FD_CLOEXEC) != 0) return nullptr;
+  record::Header header;
+  if (!is_own_file(fd, header) || header.version != record::kVersion || !take_descriptor(fd)) {
+    return nullptr;
+  }
   const rdzv::UniqueFd taken(fd);
   OwnerMark mark = OwnerMark::make();
   Mapping mapping(taken.get(), record::kBytes);

@@ -173,17 +173,14 @@ std::shared_ptr<SnapshotMemory> SnapshotMemory::of_this_process() {
     const char* const number = std::getenv(link::kSnapshotVariable);
     if (number == nullptr) return nullptr;
     const int fd = std::atoi(number);
-    const int flags = ::fcntl(fd, F_GETFD);
-    if (flags < 0 || (flags & FD_CLOEXEC) != 0) return nullptr;
     std::error_code error;
     const auto name = std::filesystem::read_symlink("/proc/self/fd/" + std::to_string(fd), error);
     constexpr std::string_view kKind = "/memfd:";
     const std::string_view text = name.native();
     if (error || !text.starts_with(kKind) ||
-        !text.substr(kKind.size()).starts_with(link::kSnapshotName)) {
+        !text.substr(kKind.size()).starts_with(link::kSnapshotName) || !take_descriptor(fd)) {
       return nullptr;
     }
-    ::fcntl(fd, F_SETFD, FD_CLOEXEC);
     return open(rdzv::UniqueFd(fd));
   }();
   return opened;
@@ -286,11 +283,7 @@ SnapshotMemory::Part SnapshotMemory::begin(int local_rank, std::int64_t step, in
       .step = step,
       .rank = rank,
       .world_size = world_size,
-      .begin = std::min(places.share * static_cast<std::uint64_t>(local_rank), shape_.data_bytes),
-      .share = {},
-      .sum = {},
-      .own = {},
-      .own_sum = {}};
+      .begin = std::min(places.share * static_cast<std::uint64_t>(local_rank), shape_.data_bytes)};
   if (!mark_.is_set()) return part;  // a forked child, which has no room to write
   const std::uint64_t end = std::min(part.begin + places.share, shape_.data_bytes);
   part.own = {mapping_.data() + places.own_of(local_rank, part.slot), shape_.own_bytes};
@@ -346,7 +339,7 @@ bool SnapshotMemory::says(const Head& said, std::int64_t step) const {
 
 std::optional<SnapshotMemory::Found> SnapshotMemory::found_in(int slot) const {
   const Head& first = head(0, slot);
-  Found found{.slot = slot, .step = first.step, .world_size = first.world_size, .ranks = {}};
+  Found found{.slot = slot, .step = first.step, .world_size = first.world_size};
   for (int writer = 0; writer < header().shape.ranks; ++writer) {
     const Head& said = head(writer, slot);
     if (!says(said, found.step) || said.world_size != found.world_size) return std::nullopt;

@@ -67,10 +67,10 @@ class SnapshotMemory {
     std::int32_t rank = 0;
     std::int32_t world_size = 1;
     std::uint64_t begin = 0;  // of the share, in the data
-    std::span<char> share;
-    StreamSum sum;
-    std::span<char> own;  // room for what this rank alone has
-    StreamSum own_sum;
+    std::span<char> share = {};
+    StreamSum sum = {};
+    std::span<char> own = {};  // room for what this rank alone has
+    StreamSum own_sum = {};
   };
   // Of the slot that is not the newest whole one; from here on that one is not whole.
   Part begin(int local_rank, std::int64_t step, int rank, int world_size);
@@ -91,7 +91,7 @@ class SnapshotMemory {
     int slot = 0;
     std::int64_t step = 0;
     std::int32_t world_size = 1;
-    std::vector<std::int32_t> ranks;  // of the job, by their local ranks then
+    std::vector<std::int32_t> ranks = {};  // of the job, by their local ranks then
   };
   // The steps of which every rank's head is here, the newest first. Where there is none because the memory is
   // damaged, or of another version, `why` says so.

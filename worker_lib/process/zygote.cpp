@@ -12,10 +12,8 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <exception>
 #include <filesystem>
 #include <functional>
@@ -30,6 +28,7 @@
 
 #include "rendezvous/common/descriptor_message.h"
 #include "rendezvous/common/file_text.h"
+#include "rendezvous/common/parse_number.h"
 #include "rendezvous/common/unique_fd.h"
 #include "rendezvous/common/worker_abi/collective_record.h"
 #include "rendezvous/common/worker_abi/worker_link.h"
@@ -80,8 +79,7 @@ Packet receive(int socket) {
 UniqueFd socket_of_zygote() {
   const char* const text = std::getenv(kSocketVariable);
   if (text == nullptr) return {};
-  int descriptor = -1;
-  std::from_chars(text, text + std::strlen(text), descriptor);
+  const int descriptor = parse_number<int>(text).value_or(-1);
   ::unsetenv(kSocketVariable);
   ucred agent{};
   socklen_t size = sizeof agent;

@@ -29,11 +29,7 @@ std::size_t piece_size(std::size_t bytes, std::size_t piece, std::uint64_t index
 }
 
 void copy_bytes(void* to, const void* from, std::size_t bytes) {
-  if (bytes > 0) std::memcpy(to, from, bytes);
-}
-
-void copy_unless_same(void* to, const void* from, std::size_t bytes) {
-  if (to != from) copy_bytes(to, from, bytes);
+  if (bytes > 0 && to != from) std::memcpy(to, from, bytes);
 }
 
 // This round's piece of each part but one's own, side by side.
@@ -169,17 +165,16 @@ Gather::Gather(const SlotExchange& exchange, const void* own, std::size_t bytes,
                  rounds_for(bytes, exchange.capacity(), exchange)),
       own_(static_cast<const std::byte*>(own)),
       bytes_(bytes),
-      all_(std::move(all)),
-      rank_(exchange.rank()) {
+      all_(std::move(all)) {
   call_.root = root;
 }
 
-void Gather::keep_own() {
-  if (!all_.empty()) copy_unless_same(all_[static_cast<std::size_t>(rank_)], own_, bytes_);
+void Gather::keep_own(const SlotExchange& exchange) {
+  if (!all_.empty()) copy_bytes(all_[static_cast<std::size_t>(exchange.rank())], own_, bytes_);
 }
 
 void Gather::fill(std::uint64_t round, SlotExchange& exchange) {
-  if (rank_ == call_.root) return;
+  if (exchange.rank() == call_.root) return;
   const std::size_t piece = exchange.capacity();
   copy_bytes(exchange.mine(), own_ + round * piece, piece_size(bytes_, piece, round));
 }
@@ -187,7 +182,7 @@ void Gather::fill(std::uint64_t round, SlotExchange& exchange) {
 void Gather::consume(std::uint64_t round, SlotExchange& exchange) {
   const std::size_t piece = exchange.capacity();
   for (std::size_t rank = 0; rank < all_.size(); ++rank) {
-    if (static_cast<int>(rank) == rank_) continue;
+    if (static_cast<int>(rank) == exchange.rank()) continue;
     copy_bytes(static_cast<std::byte*>(all_[rank]) + round * piece,
                exchange.of(static_cast<int>(rank)), piece_size(bytes_, piece, round));
   }
@@ -196,14 +191,13 @@ void Gather::consume(std::uint64_t round, SlotExchange& exchange) {
 Scatter::Scatter(const SlotExchange& exchange, Place own, std::vector<Source> parts, int root)
     : Collective(Kind::kScatter, own.bytes, rounds_for(own.bytes, part_bytes(exchange), exchange)),
       own_(own),
-      parts_(std::move(parts)),
-      rank_(exchange.rank()) {
+      parts_(std::move(parts)) {
   call_.root = root;
 }
 
-void Scatter::keep_own() {
+void Scatter::keep_own(const SlotExchange& exchange) {
   if (parts_.empty()) return;
-  copy_unless_same(own_.data, parts_[static_cast<std::size_t>(rank_)].data, own_.bytes);
+  copy_bytes(own_.data, parts_[static_cast<std::size_t>(exchange.rank())].data, own_.bytes);
 }
 
 void Scatter::fill(std::uint64_t round, SlotExchange& exchange) {
@@ -211,7 +205,7 @@ void Scatter::fill(std::uint64_t round, SlotExchange& exchange) {
 }
 
 void Scatter::consume(std::uint64_t round, SlotExchange& exchange) {
-  if (rank_ != call_.root) take_part(own_, call_.root, round, exchange);
+  if (exchange.rank() != call_.root) take_part(own_, call_.root, round, exchange);
 }
 
 ReduceScatter::ReduceScatter(const SlotExchange& exchange, Place own, std::vector<Source> parts,
@@ -221,15 +215,14 @@ ReduceScatter::ReduceScatter(const SlotExchange& exchange, Place own, std::vecto
       own_(own),
       parts_(std::move(parts)),
       type_(type),
-      op_(op),
-      rank_(exchange.rank()) {
+      op_(op) {
   call_.type = type;
   call_.op = op;
 }
 
 // Nobody else's is needed where there is nobody else.
-void ReduceScatter::keep_own() {
-  if (parts_.size() == 1) copy_unless_same(own_.data, parts_[0].data, own_.bytes);
+void ReduceScatter::keep_own(const SlotExchange&) {
+  if (parts_.size() == 1) copy_bytes(own_.data, parts_[0].data, own_.bytes);
 }
 
 void ReduceScatter::fill(std::uint64_t round, SlotExchange& exchange) {
@@ -238,12 +231,12 @@ void ReduceScatter::fill(std::uint64_t round, SlotExchange& exchange) {
 
 void ReduceScatter::consume(std::uint64_t round, SlotExchange& exchange) {
   const std::size_t piece = part_bytes(exchange);
-  const auto own = static_cast<std::size_t>(rank_);
+  const auto own = static_cast<std::size_t>(exchange.rank());
   std::array<const void*, kMostRanks> from;
   for (int rank = 0; rank < exchange.size(); ++rank) {
     from[static_cast<std::size_t>(rank)] =
-        rank == rank_ ? static_cast<const std::byte*>(parts_[own].data) + round * piece
-                      : exchange.of(rank) + own * piece;
+        rank == exchange.rank() ? static_cast<const std::byte*>(parts_[own].data) + round * piece
+                                : exchange.of(rank) + own * piece;
   }
   reduce(type_, op_, static_cast<std::byte*>(own_.data) + round * piece, from.data(),
          exchange.size(), piece_size(own_.bytes, piece, round) / size_of(type_));
@@ -253,13 +246,12 @@ AllToAll::AllToAll(const SlotExchange& exchange, std::vector<Source> sent,
                    std::vector<Place> received)
     : Collective(Kind::kAllToAll, 0, rounds_for(0, 1, exchange)),
       sent_(std::move(sent)),
-      received_(std::move(received)),
-      rank_(exchange.rank()) {}
+      received_(std::move(received)) {}
 
-void AllToAll::keep_own() {
-  const auto own = static_cast<std::size_t>(rank_);
-  copy_unless_same(received_[own].data, sent_[own].data,
-                   std::min(sent_[own].bytes, received_[own].bytes));
+void AllToAll::keep_own(const SlotExchange& exchange) {
+  const auto own = static_cast<std::size_t>(exchange.rank());
+  copy_bytes(received_[own].data, sent_[own].data,
+             std::min(sent_[own].bytes, received_[own].bytes));
 }
 
 // In the first round the slot holds, for each rank, how much this one sends it and expects of it.
@@ -299,7 +291,7 @@ void AllToAll::compare_lengths(SlotExchange& exchange) {
 void AllToAll::consume(std::uint64_t round, SlotExchange& exchange) {
   if (round == 0) return compare_lengths(exchange);
   for (int rank = 0; rank < exchange.size(); ++rank) {
-    if (rank != rank_) {
+    if (rank != exchange.rank()) {
       take_part(received_[static_cast<std::size_t>(rank)], rank, round - 1, exchange);
     }
   }
@@ -310,7 +302,7 @@ Run::Run(SlotExchange& exchange, std::unique_ptr<Collective> collective, Clock::
 
 void Run::begin() {
   exchange_.throw_if_given_up();
-  collective_->keep_own();
+  collective_->keep_own(exchange_);
   if (collective_->rounds() == 0) return;
   call_ = collective_->call();
   call_.sequence = exchange_.next_call();

@@ -34,7 +34,7 @@ class Collective {
   void say(Type type) { call_.type = type; }
 
   // Once, before all rounds: what this rank keeps to itself.
-  virtual void keep_own() {}
+  virtual void keep_own(const SlotExchange&) {}
   // Writes to exchange.mine(); what the others published for the round before can be read meanwhile.
   virtual void fill(std::uint64_t round, SlotExchange& exchange) = 0;
   // Reads what all have published.
@@ -101,7 +101,7 @@ class Gather : public Collective {
   static constexpr int kAll = -1;
   Gather(const SlotExchange& exchange, const void* own, std::size_t bytes, std::vector<void*> all,
          int root = kAll);
-  void keep_own() override;
+  void keep_own(const SlotExchange& exchange) override;
   void fill(std::uint64_t round, SlotExchange& exchange) override;
   void consume(std::uint64_t round, SlotExchange& exchange) override;
 
@@ -109,7 +109,6 @@ class Gather : public Collective {
   const std::byte* own_;
   std::size_t bytes_;
   std::vector<void*> all_;
-  int rank_;
 };
 
 // What a rank has for another one, and where it puts what comes from there.
@@ -126,14 +125,13 @@ struct Place {
 class Scatter : public Collective {
  public:
   Scatter(const SlotExchange& exchange, Place own, std::vector<Source> parts, int root);
-  void keep_own() override;
+  void keep_own(const SlotExchange& exchange) override;
   void fill(std::uint64_t round, SlotExchange& exchange) override;
   void consume(std::uint64_t round, SlotExchange& exchange) override;
 
  private:
   Place own_;
   std::vector<Source> parts_;
-  int rank_;
 };
 
 // `parts`: one for each rank, `own` becomes the reduction of this rank's; all of elements of one type.
@@ -141,7 +139,7 @@ class ReduceScatter : public Collective {
  public:
   ReduceScatter(const SlotExchange& exchange, Place own, std::vector<Source> parts, Type type,
                 Op op);
-  void keep_own() override;
+  void keep_own(const SlotExchange& exchange) override;
   void fill(std::uint64_t round, SlotExchange& exchange) override;
   void consume(std::uint64_t round, SlotExchange& exchange) override;
 
@@ -150,7 +148,6 @@ class ReduceScatter : public Collective {
   std::vector<Source> parts_;
   Type type_;
   Op op_;
-  int rank_;
 };
 
 // One part for each rank, of any length, and one place for what each sends. The first round tells
@@ -158,7 +155,7 @@ class ReduceScatter : public Collective {
 class AllToAll : public Collective {
  public:
   AllToAll(const SlotExchange& exchange, std::vector<Source> sent, std::vector<Place> received);
-  void keep_own() override;
+  void keep_own(const SlotExchange& exchange) override;
   void fill(std::uint64_t round, SlotExchange& exchange) override;
   void consume(std::uint64_t round, SlotExchange& exchange) override;
 
@@ -167,7 +164,6 @@ class AllToAll : public Collective {
 
   std::vector<Source> sent_;
   std::vector<Place> received_;
-  int rank_;
 };
 
 // One collective on its way.

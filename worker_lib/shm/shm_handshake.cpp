@@ -55,25 +55,6 @@ ucred peer_of(int fd) {
   return peer;
 }
 
-// An invalid one is a message without a descriptor.
-bool send_descriptor(int fd, int sent) {
-  char byte = 'm';
-  iovec bytes[] = {{&byte, 1}};
-  rdzv::DescriptorMessage<1> message(bytes);
-  message.give({&sent, std::size_t{sent >= 0}});
-  return ::sendmsg(fd, &message.header, MSG_NOSIGNAL) == 1;
-}
-
-// Invalid where none came.
-rdzv::UniqueFd receive_descriptor(int fd) {
-  char byte = 0;
-  iovec bytes[] = {{&byte, 1}};
-  rdzv::DescriptorMessage<1> message(bytes);
-  if (::recvmsg(fd, &message.header, MSG_CMSG_CLOEXEC) != 1) return {};
-  auto taken = message.taken();
-  return taken.size() == 1 ? std::move(taken.front()) : rdzv::UniqueFd();
-}
-
 [[noreturn]] void went_away(pid_t pid) {
   throw Failure(ErrorCode::kClosed, "process " + std::to_string(pid) +
                                         " went away while the ranks of its node made their group");
@@ -175,17 +156,28 @@ Handshake Handshake::connect(const std::string& address, int index, Patience pat
   return Handshake(std::move(others), false, patience);
 }
 
+// An invalid one is a message without a descriptor.
 void Handshake::send_memory(const rdzv::UniqueFd& memory) {
-  for (const Member& member : others_) {
-    if (!send_descriptor(member.connection.get(), memory.get())) went_away(member.pid);
+  char byte = 'm';
+  iovec bytes[] = {{&byte, 1}};
+  rdzv::DescriptorMessage<1> message(bytes);
+  const int sent = memory.get();
+  message.give({&sent, std::size_t{sent >= 0}});
+  for (const auto& [connection, pid] : others_) {
+    if (::sendmsg(connection.get(), &message.header, MSG_NOSIGNAL) != 1) went_away(pid);
   }
 }
 
 rdzv::UniqueFd Handshake::receive_memory() {
   const Member& host = others_.front();
   if (!await(host.connection.get(), patience_)) is_silent(host.pid);
-  rdzv::UniqueFd memory = receive_descriptor(host.connection.get());
-  if (memory) return memory;
+  char byte = 0;
+  iovec bytes[] = {{&byte, 1}};
+  rdzv::DescriptorMessage<1> message(bytes);
+  if (::recvmsg(host.connection.get(), &message.header, MSG_CMSG_CLOEXEC) == 1) {
+    auto taken = message.taken();
+    if (taken.size() == 1) return std::move(taken.front());
+  }
   throw Failure(ErrorCode::kClosed,
                 "process " + std::to_string(host.pid) + " gave out no shared memory");
 }

@@ -14,21 +14,11 @@
 namespace ddprun::shm {
 namespace {
 
-std::vector<std::string> lines_of(const std::string& text) {
-  std::vector<std::string> lines;
-  std::istringstream stream(text);
-  for (std::string line; std::getline(stream, line);) lines.push_back(line);
-  return lines;
-}
-
 // In what two identities of one machine differ: "mount namespace".
 std::string difference(const std::string& one, const std::string& other) {
-  const auto mine = lines_of(one);
-  const auto theirs = lines_of(other);
-  for (std::size_t i = 0; i < std::min(mine.size(), theirs.size()); ++i) {
-    if (mine[i] != theirs[i]) return mine[i].substr(0, mine[i].find('='));
-  }
-  return "version";
+  const std::string_view same(one.begin(), std::ranges::mismatch(one, other).in1);
+  const std::size_t line = same.rfind('\n') + 1;
+  return line < one.size() ? one.substr(line, one.find('=', line) - line) : "version";
 }
 
 std::vector<std::string> keys_of(const char* what, std::size_t count) {
@@ -210,24 +200,22 @@ Placement placement_of(const std::vector<std::string>& identities,
     return identities[rank].substr(0, identities[rank].find('\n'));
   };
   for (std::size_t rank = 0; rank < identities.size(); ++rank) {
-    std::optional<std::size_t> at;
-    for (std::size_t node = 0; node < placement.nodes.size() && !at; ++node) {
-      const auto first = static_cast<std::size_t>(placement.nodes[node].front());
-      if (machine(first) != machine(rank)) continue;
-      if (identities[first] != identities[rank]) {
-        placement.why_not = "ranks " + std::to_string(global_ranks[first]) + " and " +
-                            std::to_string(global_ranks[rank]) +
-                            " are on one machine but not of one " +
-                            difference(identities[first], identities[rank]);
-        return placement;
-      }
-      at = node;
+    const auto node = std::ranges::find_if(placement.nodes, [&](const auto& members) {
+      return machine(static_cast<std::size_t>(members.front())) == machine(rank);
+    });
+    if (node == placement.nodes.end()) {
+      placement.nodes.push_back({static_cast<int>(rank)});
+      continue;
     }
-    if (!at) {
-      at = placement.nodes.size();
-      placement.nodes.emplace_back();
+    const auto first = static_cast<std::size_t>(node->front());
+    if (identities[first] != identities[rank]) {
+      placement.why_not = "ranks " + std::to_string(global_ranks[first]) + " and " +
+                          std::to_string(global_ranks[rank]) +
+                          " are on one machine but not of one " +
+                          difference(identities[first], identities[rank]);
+      return placement;
     }
-    placement.nodes[*at].push_back(static_cast<int>(rank));
+    node->push_back(static_cast<int>(rank));
   }
   return placement;
 }

@@ -81,10 +81,8 @@ void Messages::post(Lock& lock) {
 
 bool Messages::is_idle() const {
   return wanted_.empty() &&
-         std::all_of(sending_.begin(), sending_.end(),
-                     [](const auto& queue) { return queue.empty(); }) &&
-         std::none_of(inbox_.begin(), inbox_.end(),
-                      [](const Inbox& inbox) { return inbox.has_head; });
+         std::ranges::all_of(sending_, [](const auto& queue) { return queue.empty(); }) &&
+         std::ranges::none_of(inbox_, &Inbox::has_head);
 }
 
 void Messages::end(Message message, std::exception_ptr error, int peer) {
@@ -135,17 +133,9 @@ bool Messages::push(int to, Sending& sending) {
   sending.done += bytes;
   if (written != begin) {
     box.written.store(written);
-    notify_peer(to);
+    notify(exchange_.segment().page(to).message_futex);
   }
   return sending.done == sizeof(Head) + sending.message.bytes;
-}
-
-void Messages::notify_peer(int rank) { notify(exchange_.segment().page(rank).message_futex); }
-
-bool Messages::is_listened_to(int from) const {
-  return std::any_of(wanted_.begin(), wanted_.end(), [from](const Message& message) {
-    return message.peer == from || message.peer == kAny;
-  });
 }
 
 // The head of the next message, and who it is for.
@@ -154,7 +144,10 @@ bool Messages::take_head(int from) {
   Mailbox& box = exchange_.segment().mailbox(from, exchange_.rank());
   const std::uint64_t read = box.read.load(std::memory_order_relaxed);
   if (box.written.load(std::memory_order_acquire) - read < sizeof(Head)) return false;
-  if (!is_listened_to(from)) return false;
+  const bool is_listened_to = std::ranges::any_of(wanted_, [from](const Message& message) {
+    return message.peer == from || message.peer == kAny;
+  });
+  if (!is_listened_to) return false;
   get(box, exchange_.segment().ring_bytes(), read, &inbox.head, sizeof(Head));
   box.read.store(read + sizeof(Head));
   inbox.has_head = true;
@@ -186,7 +179,7 @@ void Messages::pull(int from) {
     }
     // Also for a head alone: the sender may wait for its place.
     box.read.store(read + bytes);
-    notify_peer(from);
+    notify(exchange_.segment().page(from).message_futex);
     if (inbox.done < inbox.head.bytes) return;
     settle(from);
   }

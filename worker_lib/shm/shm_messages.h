@@ -88,7 +88,6 @@ class Messages {
   void settle(int from);
   std::list<Message>::iterator find_wanted(int from, int tag);
   bool take_kept(Message& message);
-  bool is_listened_to(int from) const;
   void end(Message message, std::exception_ptr error, int peer);
   std::exception_ptr mismatch(const Message& message, const Head& head, int from) const;
   template <typename ErrorOf>
@@ -99,7 +98,6 @@ class Messages {
   void fail_late();
   void work();
   void report(Lock& lock);
-  void notify_peer(int rank);
 
   SlotExchange& exchange_;
   std::mutex mutex_;

@@ -105,13 +105,10 @@ Segment Segment::map(rdzv::UniqueFd memory, const Geometry& geometry) {
 // not made huge pages: for that the kernel may wait milliseconds for other processors, and a copy becomes
 // no faster.
 void Segment::take(std::size_t offset, std::size_t size) {
-  int error = 0;
-  do {
-    error = ::fallocate(memory_.get(), 0, static_cast<off_t>(offset), static_cast<off_t>(size)) == 0
-                ? 0
-                : errno;
-  } while (error == EINTR);
-  if (error != 0) short_of_memory(geometry_.total(), "taking memory", error);
+  if (TEMP_FAILURE_RETRY(::fallocate(memory_.get(), 0, static_cast<off_t>(offset),
+                                     static_cast<off_t>(size))) != 0) {
+    short_of_memory(geometry_.total(), "taking memory", errno);
+  }
 }
 
 void Segment::allocate(int rank) {
