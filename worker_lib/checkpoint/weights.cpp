@@ -1,7 +1,6 @@
 #include "ddprun/weights.h"
 
 #include <algorithm>
-#include <ranges>
 #include <string_view>
 #include <utility>
 
@@ -20,7 +19,7 @@ std::string_view prefix_of(const safetensors::Head& head, const NamedTensors& of
   constexpr std::string_view kWrapper = "module.";
   const auto is_wrapped = [&](const std::string& name) { return name.starts_with(kWrapper); };
   return std::ranges::all_of(head.places, is_wrapped, &safetensors::Place::name) &&
-                 std::ranges::none_of(std::views::keys(of_model), is_wrapped)
+                 std::ranges::none_of(of_model, is_wrapped, &NamedTensors::value_type::first)
              ? kWrapper
              : std::string_view();
 }
