@@ -354,7 +354,7 @@ TEST_F(Replace, NoneByAProgramThatWasBuiltAnew) {
   job_ = std::make_unique<Job>(
       ddprun({"--standby=2", "--no-python", "--max-restarts=5", "--nproc-per-node=2"}, words),
       setup());
-  ASSERT_TRUE(job_->reaches([&] { return worker(0) != 0 && worker(1) != 0; }));
+  workers(2);
   std::filesystem::copy_file(DDPRUN_RECOVERING_WORKER, program + ".new");
   std::filesystem::rename(program + ".new", program);
   EXPECT_TRUE(says("cannot be replaced in place: its file has changed")) << job_->err();

@@ -78,8 +78,9 @@ class MemoryTier {
   int made_ = 0;
 };
 
-// `size` bytes of a file's data, a piece after the other, from `source`, where fill(at, to, count) has put the next ones,
-// to the receivers of all ranks. Collective; `fill` is called on every rank.
+// Sends `size` bytes of a file's data from rank `source` to the receivers of all ranks, in pieces. Before each one
+// fill(at, to, count) is called on every rank; at the source it writes the bytes [at, at + count) of the data to `to`.
+// Collective.
 template <typename Fill>
 void broadcast_data(Context& context, int source, std::uint64_t size, ArrayReceiver& receiver,
                     const Fill& fill) {

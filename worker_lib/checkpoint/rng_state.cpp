@@ -65,7 +65,7 @@ NamedTensors generator_states(const Context& context) {
 void restore_generators(const NamedTensors& saved, const Context& context,
                         std::uint64_t seed_for_new) {
   NamedTensors rows;
-  for (const auto& [name, state] : saved) {  // restore_rng() takes its own one
+  for (const auto& [name, state] : saved) {  // restore_rng() takes the row of this rank
     rows.emplace(name, state.expand({context.rank() + 1, state.numel()}));
   }
   restore_rng(rows, context, seed_for_new);

@@ -82,6 +82,19 @@ std::optional<Number> number_of(const json::value& value) {
   return error ? std::nullopt : std::optional<Number>(number);
 }
 
+// Size in bytes of one element; 0 for a dtype that the format does not know.
+std::int64_t element_size(std::string_view dtype) {
+  constexpr std::pair<std::string_view, std::int64_t> kSizes[] = {
+      {"BOOL", 1},        {"U8", 1},  {"I8", 1},  {"F8_E4M3", 1},     {"F8_E5M2", 1},
+      {"F8_E4M3FNUZ", 1}, {"I16", 2}, {"U16", 2}, {"F8_E5M2FNUZ", 1}, {"F16", 2},
+      {"BF16", 2},        {"I32", 4}, {"U32", 4}, {"F32", 4},         {"I64", 8},
+      {"U64", 8},         {"F64", 8}, {"C64", 8}};
+  for (const auto& [name, size] : kSizes) {
+    if (name == dtype) return size;
+  }
+  return 0;
+}
+
 // One entry of the header, checked against the data that is there.
 Place place_of(std::string_view name, const json::value& entry, std::uint64_t data_size) {
   const std::string who = "array '" + std::string(name) + "'";
@@ -122,18 +135,6 @@ Place place_of(std::string_view name, const json::value& entry, std::uint64_t da
 std::uint32_t continue_crc(std::uint32_t crc, std::string_view bytes) {
   return static_cast<std::uint32_t>(
       crc32_z(crc, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size()));
-}
-
-std::int64_t element_size(std::string_view dtype) {
-  constexpr std::pair<std::string_view, std::int64_t> kSizes[] = {
-      {"BOOL", 1},        {"U8", 1},  {"I8", 1},  {"F8_E4M3", 1},     {"F8_E5M2", 1},
-      {"F8_E4M3FNUZ", 1}, {"I16", 2}, {"U16", 2}, {"F8_E5M2FNUZ", 1}, {"F16", 2},
-      {"BF16", 2},        {"I32", 4}, {"U32", 4}, {"F32", 4},         {"I64", 8},
-      {"U64", 8},         {"F64", 8}, {"C64", 8}};
-  for (const auto& [name, size] : kSizes) {
-    if (name == dtype) return size;
-  }
-  return 0;
 }
 
 std::string pack_head(const Metadata& metadata, const std::vector<Place>& places,

@@ -34,9 +34,6 @@ struct Place {
   }
 };
 
-// Size in bytes of one element; 0 for a dtype that the format does not know.
-std::int64_t element_size(std::string_view dtype);
-
 // What the file has before the data: the length, the header, and in it the checksum over the whole
 // file. The arrays lie in the data in the order of their places, without holes. Readers in Python want
 // every array at a multiple of its element's size: have those with large elements first. Throws UsageError
@@ -53,8 +50,8 @@ struct Head {
   std::uint32_t crc = 0;                // of the head; to be continued over the data
 };
 
-// Of a file of this size, whose first bytes (8 will do) are given. All that read throw Failure, kDataLoss, with what
-// is wrong (cut off, checksum, not the format).
+// Of a file of this size, whose first bytes (8 will do) are given. This function, read_head() and check_crc() throw
+// Failure, kDataLoss, with what is wrong (cut off, checksum, not the format).
 std::uint64_t head_size(std::string_view first_bytes, std::uint64_t file_size);
 // `bytes`: the first head_size() bytes at least.
 Head read_head(std::string_view bytes, std::uint64_t file_size);

@@ -58,7 +58,8 @@ NamedTensors state_of(const torch::nn::Module& model, torch::optim::Optimizer& o
 
 // The reverse, in two steps. First where each array of a file belongs: the model's own tensors, and new ones for
 // the optimizer's state, where its parameters are; for names that begin with `other` new ones on the CPU. Throws
-// for names that are missing, unknown, or of another shape or type. With another prefix the file has weights alone.
+// for names that are missing, unknown, or of another shape or type. With another
+// prefix than kModelPrefix the file has weights only, and no name in it is one of the optimizer's.
 std::vector<torch::Tensor> places_of(const std::vector<Described>& saved,
                                      const torch::nn::Module& model, std::string_view other = {},
                                      std::string_view prefix = kModelPrefix);

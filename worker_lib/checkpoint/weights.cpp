@@ -13,8 +13,8 @@
 namespace ddprun {
 namespace {
 
-// What the names in a file of weights begin with, which this model's do not. Python's DistributedDataParallel puts
-// a prefix before every name of a state_dict(), unless this model has such names itself.
+// The prefix of all names in a file of weights, which is to be left out: Python's DistributedDataParallel puts one
+// before every name of a state_dict(). Empty where this model has such names itself.
 std::string_view prefix_of(const safetensors::Head& head, const NamedTensors& of_model) {
   constexpr std::string_view kWrapper = "module.";
   const auto is_wrapped = [&](const std::string& name) { return name.starts_with(kWrapper); };
