@@ -36,42 +36,42 @@ constexpr const char* kVariablesOfAWorker[] = {"LOCAL_RANK",
 
 }  // namespace
 
-Environment worker_environment(const Job& job, const rdzv::RoundStart& start, int local_rank,
-                               const std::string& error_file) {
-  Environment env = job.environment;
-  env["LOCAL_RANK"] = std::to_string(local_rank);
-  env["RANK"] = std::to_string(start.rank_offset + local_rank);
-  env["WORLD_SIZE"] = std::to_string(start.world_size);
-  env["LOCAL_WORLD_SIZE"] = std::to_string(job.local_world_size);
-  env["GROUP_RANK"] = std::to_string(start.node_rank);
-  env["GROUP_WORLD_SIZE"] = std::to_string(start.node_count);
-  env["ROLE_NAME"] = job.role;
-  env["ROLE_RANK"] = std::to_string(start.role_rank_offset + local_rank);
-  env["ROLE_WORLD_SIZE"] = std::to_string(start.role_world_size);
-  env["MASTER_ADDR"] = start.master_addr;
-  env["MASTER_PORT"] = std::to_string(start.master_port);
-  env["TORCHELASTIC_RESTART_COUNT"] = to_string(start.round);
-  env["TORCHELASTIC_MAX_RESTARTS"] = std::to_string(job.restarts.max_restarts);
-  env["TORCHELASTIC_RUN_ID"] = job.run_id;
-  env["TORCHELASTIC_USE_AGENT_STORE"] = job.store_endpoint.agent_hosts_store ? "True" : "False";
-  env["TORCHELASTIC_ERROR_FILE"] = error_file;
-  for (const char* const name : kServiceVariables) env.erase(name);
-  env.try_emplace("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
+ChildEnvironment worker_environment(const Job& job, const rdzv::RoundStart& start, int local_rank,
+                                    const std::string& error_file) {
+  ChildEnvironment env(job.environment);
+  env.set("LOCAL_RANK", std::to_string(local_rank));
+  env.set("RANK", std::to_string(start.rank_offset + local_rank));
+  env.set("WORLD_SIZE", std::to_string(start.world_size));
+  env.set("LOCAL_WORLD_SIZE", std::to_string(job.local_world_size));
+  env.set("GROUP_RANK", std::to_string(start.node_rank));
+  env.set("GROUP_WORLD_SIZE", std::to_string(start.node_count));
+  env.set("ROLE_NAME", job.role);
+  env.set("ROLE_RANK", std::to_string(start.role_rank_offset + local_rank));
+  env.set("ROLE_WORLD_SIZE", std::to_string(start.role_world_size));
+  env.set("MASTER_ADDR", start.master_addr);
+  env.set("MASTER_PORT", std::to_string(start.master_port));
+  env.set("TORCHELASTIC_RESTART_COUNT", to_string(start.round));
+  env.set("TORCHELASTIC_MAX_RESTARTS", std::to_string(job.restarts.max_restarts));
+  env.set("TORCHELASTIC_RUN_ID", job.run_id);
+  env.set("TORCHELASTIC_USE_AGENT_STORE", job.store_endpoint.agent_hosts_store ? "True" : "False");
+  env.set("TORCHELASTIC_ERROR_FILE", error_file);
+  for (const char* const name : kServiceVariables) env.unset(name);
+  env.set_default("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
   if (!job.visible_devices_of.empty()) {
-    env["LOCAL_RANK"] = "0";
+    env.set("LOCAL_RANK", "0");
     const std::string& device = job.visible_devices_of.at(static_cast<std::size_t>(local_rank));
-    env["CUDA_VISIBLE_DEVICES"] = device;
+    env.set("CUDA_VISIBLE_DEVICES", device);
     // As torchrun 2.15: on ROCm this one would go before the other.
-    if (!value_or_empty(env, "HIP_VISIBLE_DEVICES").empty()) env["HIP_VISIBLE_DEVICES"] = device;
+    if (!env.value_or_empty("HIP_VISIBLE_DEVICES").empty()) env.set("HIP_VISIBLE_DEVICES", device);
   }
   // As torchrun does: otherwise each of several workers would start a thread for every core.
-  if (job.local_world_size > 1) env.try_emplace("OMP_NUM_THREADS", "1");
+  if (job.local_world_size > 1) env.set_default("OMP_NUM_THREADS", "1");
   return env;
 }
 
-Environment zygote_environment(const Job& job) {
-  Environment env = worker_environment(job, {}, 0, "");
-  for (const char* const name : kVariablesOfAWorker) env.erase(name);
+ChildEnvironment zygote_environment(const Job& job) {
+  ChildEnvironment env = worker_environment(job, {}, 0, "");
+  for (const char* const name : kVariablesOfAWorker) env.unset(name);
   return env;
 }
 

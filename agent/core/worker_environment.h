@@ -14,12 +14,13 @@
 
 namespace ddprun::agent {
 
-Environment worker_environment(const Job& job, const rdzv::RoundStart& start, int local_rank,
-                               const std::string& error_file);
+// The job must outlive the result of this and of the next one.
+ChildEnvironment worker_environment(const Job& job, const rdzv::RoundStart& start, int local_rank,
+                                    const std::string& error_file);
 
 // What a process has that will become a worker of this job: the variables that are the same for all
 // workers in all rounds.
-Environment zygote_environment(const Job& job);
+ChildEnvironment zygote_environment(const Job& job);
 
 // The program's argv, with $local_rank replaced in the user's arguments (substitute.h).
 std::vector<std::string> worker_arguments(const Program& program, int local_rank);

@@ -23,10 +23,12 @@ Result<rdzv::UniqueFd> file_in_memory(const char* name, std::string_view bytes) 
   return file;
 }
 
-void put_first_on_python_path(Environment& environment, int archive) {
+void put_first_on_python_path(ChildEnvironment& environment, int archive) {
   const std::string own = "/proc/self/fd/" + std::to_string(archive);
-  std::string& path = environment["PYTHONPATH"];
-  path = path.empty() ? own : own + ":" + path;  // an empty entry would be the current folder
+  const std::string path = environment.value_or_empty("PYTHONPATH");
+  environment.set(
+      "PYTHONPATH",
+      path.empty() ? own : own + ":" + path);  // an empty entry would be the current folder
 }
 
 }  // namespace ddprun::agent

@@ -24,6 +24,6 @@ bool wants_python_hooks(const Job& job);
 Result<rdzv::UniqueFd> file_in_memory(const char* name, std::string_view bytes);
 
 // Python imports the archive's sitecustomize before it looks at the program, which does not see this.
-void put_first_on_python_path(Environment& environment, int archive);
+void put_first_on_python_path(ChildEnvironment& environment, int archive);
 
 }  // namespace ddprun::agent

@@ -197,16 +197,16 @@ Result<void> Standbys::try_to_start_zygote() {
   ProcessSpec spec;
   spec.path = job_.program.path;
   spec.argv = worker_arguments(job_.program, 0);
-  Environment environment = zygote_environment(job_);
-  environment[kAgentVariable] = agent_id_;
-  environment[zygote::kSocketVariable] = std::to_string(sockets->second.get());
+  ChildEnvironment environment = zygote_environment(job_);
+  environment.set(kAgentVariable, agent_id_);
+  environment.set(zygote::kSocketVariable, std::to_string(sockets->second.get()));
   if (hooks_.add_python_hooks) hooks_.add_python_hooks(spec, environment);
   const auto streams = job_.standbys.is_program ? streams_of_program() : streams_of_python();
   if (!streams) return fail(streams.error());
   if (!job_.standbys.is_program) {
     if (auto held = hold_python(spec, environment); !held) return held;
   }
-  spec.environment = to_lines(environment);
+  spec.environment = environment.lines();
   spec.stdout_fd = streams->first.get();
   spec.stderr_fd = streams->second.get();
   spec.keeper_slot = hooks_.keeper_slot(kZygoteSlot);
@@ -231,7 +231,7 @@ Result<void> Standbys::try_to_start_zygote() {
 }
 
 // Before the program's first line; the trial has no program.
-Result<void> Standbys::hold_python(ProcessSpec& spec, Environment& environment) {
+Result<void> Standbys::hold_python(ProcessSpec& spec, ChildEnvironment& environment) {
   if (!archive_) {
     auto archive = file_in_memory("ddprun-standby", kHoldingArchive);
     if (!archive) return fail(std::move(archive.error()));

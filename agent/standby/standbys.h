@@ -35,7 +35,7 @@ class Standbys {
     std::function<std::atomic<pid_t>*(std::size_t)> keeper_slot;
     std::function<rdzv::UniqueFd()> next_control_group;  // as ChildReaper's
     // As every worker gets them; null: none does.
-    std::function<void(ProcessSpec&, Environment&)> add_python_hooks;
+    std::function<void(ProcessSpec&, ChildEnvironment&)> add_python_hooks;
     std::function<bool()> are_workers_starting;        // as standby::TimerFired has it
     std::function<std::string()> why_program_is_none;  // no zygote; likewise
     std::function<void()> reaped;                      // a child of this object was reaped
@@ -98,7 +98,7 @@ class Standbys {
 
   void start_zygote(bool is_trial);
   Result<void> try_to_start_zygote();
-  Result<void> hold_python(ProcessSpec& spec, Environment& environment);
+  Result<void> hold_python(ProcessSpec& spec, ChildEnvironment& environment);
   void on_zygote_end(ExitStatus status);
   void on_message_of_zygote(const zygote::Header& header, std::string_view text);
   Result<void> ask_for_standby();

@@ -98,9 +98,9 @@ ChildReaper::Hooks WorkerGroup::reaper_hooks() {
 }
 
 Standbys::Hooks WorkerGroup::standby_hooks() {
-  std::function<void(ProcessSpec&, Environment&)> add_hooks;
+  std::function<void(ProcessSpec&, ChildEnvironment&)> add_hooks;
   if (wants_python_hooks(job_)) {
-    add_hooks = [this](ProcessSpec& spec, Environment& environment) {
+    add_hooks = [this](ProcessSpec& spec, ChildEnvironment& environment) {
       add_python_hooks(spec, environment);
     };
   }
@@ -210,18 +210,18 @@ WorkerIdentity WorkerGroup::identity_of(int local_rank) const {
 
 // What a worker of that rank is started with, but for its streams and its keeper's slot.
 PreparedStandbys::Blueprint WorkerGroup::blueprint(int local_rank, const std::string& error_file) {
-  Environment environment = worker_environment(job_, round_, local_rank, error_file);
-  environment[kAgentVariable] = parts_.agent_id;
+  ChildEnvironment environment = worker_environment(job_, round_, local_rank, error_file);
+  environment.set(kAgentVariable, parts_.agent_id);
   PreparedStandbys::Blueprint made;
   made.link = make_link(environment);
-  if (job_.standbys.prepares) environment[link::kReplacesVariable] = "1";
+  if (job_.standbys.prepares) environment.set(link::kReplacesVariable, "1");
   made.error_file = error_file;
   ProcessSpec& spec = made.spec;
   spec.preempt_signal = job_.preempt_signal.value_or(0);
   spec.path = job_.program.path;
   spec.argv = worker_arguments(job_.program, local_rank);
   if (wants_python_hooks(job_)) add_python_hooks(spec, environment);
-  spec.environment = to_lines(environment);
+  spec.environment = environment.lines();
   spec.control_group = reaper_.control_group();
   if (!job_.cpus_of.empty()) spec.cpus = job_.cpus_of.at(static_cast<std::size_t>(local_rank));
   if (made.link) {
@@ -301,39 +301,38 @@ WorkerLink::Hooks WorkerGroup::link_hooks(int local_rank) {
 }
 
 // A worker can run without its link, so an error (a limit, a seccomp filter) does not stop the job.
-std::shared_ptr<WorkerLink> WorkerGroup::make_link(Environment& environment) {
-  environment.erase(link::kSocketVariable);  // the agent's own, if it is itself a worker
-  environment.erase(link::kPageVariable);
-  environment.erase(record::kVariable);
-  environment.erase(link::kSnapshotVariable);
-  environment.erase(link::kMirrorVariable);
-  environment.erase(link::kPreparedVariable);
-  environment.erase(link::kReplacesVariable);
+std::shared_ptr<WorkerLink> WorkerGroup::make_link(ChildEnvironment& environment) {
+  // The agent's own, if it is itself a worker.
+  for (const char* const name :
+       {link::kSocketVariable, link::kPageVariable, record::kVariable, link::kSnapshotVariable,
+        link::kMirrorVariable, link::kPreparedVariable, link::kReplacesVariable}) {
+    environment.unset(name);
+  }
   auto made = WorkerLink::make(parts_.io.get_executor());
   if (!made) {
     parts_.log.debug("a worker starts without its link: " + made.error().to_string());
     return nullptr;
   }
-  environment[link::kSocketVariable] = std::to_string((*made)->worker_socket());
-  environment[link::kPageVariable] = std::to_string((*made)->worker_page());
-  environment[record::kVariable] = std::to_string((*made)->worker_record());
+  environment.set(link::kSocketVariable, std::to_string((*made)->worker_socket()));
+  environment.set(link::kPageVariable, std::to_string((*made)->worker_page()));
+  environment.set(record::kVariable, std::to_string((*made)->worker_record()));
   // Nobody would read it where no round can follow.
   const bool may_restart = job_.restarts.max_restarts > 0 || !job_.nodes.is_alone();
   if (!snapshot_ && may_restart) {
     snapshot_.reset(::memfd_create(link::kSnapshotName, MFD_CLOEXEC));
   }
-  if (snapshot_) environment[link::kSnapshotVariable] = std::to_string(snapshot_.get());
+  if (snapshot_) environment.set(link::kSnapshotVariable, std::to_string(snapshot_.get()));
   return std::move(*made);
 }
 
 // Without them the program runs the same.
-void WorkerGroup::add_python_hooks(ProcessSpec& spec, Environment& environment) {
+void WorkerGroup::add_python_hooks(ProcessSpec& spec, ChildEnvironment& environment) {
   if (!python_hooks_) {
     auto made = file_in_memory("ddprun-hooks", kHooksArchive);
     if (!made) return parts_.log.debug("no hooks for Python: " + made.error().to_string());
     python_hooks_ = std::move(*made);
   }
-  if (job_.hangs.timeout.limit({})) environment["DDPRUN_NCCL_RECORD"] = "1";
+  if (job_.hangs.timeout.limit({})) environment.set("DDPRUN_NCCL_RECORD", "1");
   put_first_on_python_path(environment, python_hooks_.get());
   spec.inherited_fds.push_back(python_hooks_.get());
 }

@@ -167,8 +167,8 @@ class WorkerGroup {
                                                         WorkerProcess::OnEnd on_end);
   WorkerProcess::OnEnd teller_of_end(int local_rank, std::uint64_t number);
   WorkerLink::Hooks link_hooks(int local_rank);
-  std::shared_ptr<WorkerLink> make_link(Environment& environment);
-  void add_python_hooks(ProcessSpec& spec, Environment& environment);
+  std::shared_ptr<WorkerLink> make_link(ChildEnvironment& environment);
+  void add_python_hooks(ProcessSpec& spec, ChildEnvironment& environment);
   void on_end(Round round, int local_rank, std::uint64_t number, ExitStatus status);
   void worker_ended(Round round, int local_rank, ExitStatus status, pid_t pid);
   void go_on_closing();

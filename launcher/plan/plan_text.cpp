@@ -156,13 +156,9 @@ Environment own_environment(const agent::Job& job, int local_rank) {
   const bool port_is_fixed = job.store_endpoint.first_port == job.store_endpoint.last_port;
   if (port_is_fixed) first_round.master_port = job.store_endpoint.first_port;
   Environment own =
-      agent::worker_environment(job, first_round, local_rank, /*error_file=*/kChosenAtStart);
+      agent::worker_environment(job, first_round, local_rank, /*error_file=*/kChosenAtStart).own();
   if (first_round.master_port == 0) own["MASTER_PORT"] = kChosenAtStart;
   if (!job.nodes.is_alone()) hide_what_the_leader_decides(own, job.nodes);
-  std::erase_if(own, [&job](const auto& variable) {
-    const auto inherited = job.environment.find(variable.first);
-    return inherited != job.environment.end() && inherited->second == variable.second;
-  });
   return own;
 }
 

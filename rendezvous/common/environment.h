@@ -3,8 +3,10 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace ddprun {
@@ -19,5 +21,25 @@ std::string value_or_empty(const Environment& environment, std::string_view name
 
 // "NAME=value" lines in the order of the map, as execve wants them.
 std::vector<std::string> to_lines(const Environment& environment);
+
+// What a process gets that inherits most of another environment, which must outlive this: only the difference is
+// kept, so that a worker costs no copy of the rest.
+class ChildEnvironment {
+ public:
+  explicit ChildEnvironment(const Environment& inherited) : inherited_(&inherited) {}
+
+  void set(std::string name, std::string value) { own_[std::move(name)] = std::move(value); }
+  void set_default(std::string name, std::string value);  // unless it has one
+  void unset(std::string name);
+  bool has(std::string_view name) const;
+  std::string value_or_empty(std::string_view name) const;
+  // What was set, but for what is inherited with the same value.
+  Environment own() const;
+  std::vector<std::string> lines() const;  // as to_lines()
+
+ private:
+  const Environment* inherited_;
+  std::map<std::string, std::optional<std::string>, std::less<>> own_;  // nothing: it is unset
+};
 
 }  // namespace ddprun

@@ -6,6 +6,7 @@
 namespace ddprun::agent {
 namespace {
 
+using ::testing::Contains;
 using ::testing::ElementsAre;
 
 Job two_workers() {
@@ -34,7 +35,8 @@ rdzv::RoundStart second_node() {
 }
 
 TEST(WorkerEnvironment, HasEveryVariableOfTorchrun) {
-  const Environment env = worker_environment(two_workers(), second_node(), 1, "/tmp/e/error.json");
+  const Job job = two_workers();
+  const ChildEnvironment env = worker_environment(job, second_node(), 1, "/tmp/e/error.json");
   const Environment expected = {{"PATH", "/bin"},
                                 {"LOCAL_RANK", "1"},
                                 {"RANK", "4"},
@@ -54,18 +56,19 @@ TEST(WorkerEnvironment, HasEveryVariableOfTorchrun) {
                                 {"TORCHELASTIC_ERROR_FILE", "/tmp/e/error.json"},
                                 {"TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"},
                                 {"OMP_NUM_THREADS", "1"}};
-  EXPECT_EQ(env, expected);
+  EXPECT_EQ(env.lines(), to_lines(expected));
 }
 
 // So a module that reads one of a worker's variables while a zygote loads it is seen to miss it, and
 // what all workers have is the same as theirs.
 TEST(WorkerEnvironment, AZygoteHasWhatAllWorkersHave) {
-  Environment env = zygote_environment(two_workers());
-  EXPECT_EQ(env, (Environment{{"PATH", "/bin"},
-                              {"TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"},
-                              {"OMP_NUM_THREADS", "1"}}));
-  env.merge(worker_environment(two_workers(), second_node(), 1, "/tmp/e/error.json"));
-  EXPECT_EQ(env, worker_environment(two_workers(), second_node(), 1, "/tmp/e/error.json"));
+  const Job job = two_workers();
+  const ChildEnvironment env = zygote_environment(job);
+  EXPECT_EQ(env.lines(), to_lines({{"PATH", "/bin"},
+                                   {"TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"},
+                                   {"OMP_NUM_THREADS", "1"}}));
+  const auto of_a_worker = worker_environment(job, second_node(), 1, "/tmp/e/error.json").lines();
+  for (const std::string& line : env.lines()) EXPECT_THAT(of_a_worker, Contains(line));
 }
 
 TEST(WorkerEnvironment, KeepsWhatTheServiceManagerSaysToTheAgent) {
@@ -73,7 +76,7 @@ TEST(WorkerEnvironment, KeepsWhatTheServiceManagerSaysToTheAgent) {
   for (const char* const name : {"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS",
                                  "LISTEN_PID", "LISTEN_FDNAMES", "FDSTORE"}) {
     job.environment[name] = "1";
-    EXPECT_FALSE(worker_environment(job, second_node(), 0, "").contains(name)) << name;
+    EXPECT_FALSE(worker_environment(job, second_node(), 0, "").has(name)) << name;
   }
 }
 
@@ -81,36 +84,37 @@ TEST(WorkerEnvironment, LeavesTheUsersThreadsAndErrorHandlingAlone) {
   Job job = two_workers();
   job.environment["OMP_NUM_THREADS"] = "6";
   job.environment["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "3";
-  const Environment env = worker_environment(job, second_node(), 0, "");
-  EXPECT_EQ(env.at("OMP_NUM_THREADS"), "6");
-  EXPECT_EQ(env.at("TORCH_NCCL_ASYNC_ERROR_HANDLING"), "3");
+  const ChildEnvironment env = worker_environment(job, second_node(), 0, "");
+  EXPECT_EQ(env.value_or_empty("OMP_NUM_THREADS"), "6");
+  EXPECT_EQ(env.value_or_empty("TORCH_NCCL_ASYNC_ERROR_HANDLING"), "3");
 }
 
 TEST(WorkerEnvironment, AVirtualLocalRankIsZeroAndSeesOneDevice) {
   Job job = two_workers();
   job.visible_devices_of = {"4", "GPU-8f1c"};
-  const Environment env = worker_environment(job, second_node(), 1, "");
-  EXPECT_EQ(env.at("LOCAL_RANK"), "0");
-  EXPECT_EQ(env.at("CUDA_VISIBLE_DEVICES"), "GPU-8f1c");
-  EXPECT_EQ(env.at("RANK"), "4");
-  EXPECT_FALSE(env.contains("HIP_VISIBLE_DEVICES"));
+  const ChildEnvironment env = worker_environment(job, second_node(), 1, "");
+  EXPECT_EQ(env.value_or_empty("LOCAL_RANK"), "0");
+  EXPECT_EQ(env.value_or_empty("CUDA_VISIBLE_DEVICES"), "GPU-8f1c");
+  EXPECT_EQ(env.value_or_empty("RANK"), "4");
+  EXPECT_FALSE(env.has("HIP_VISIBLE_DEVICES"));
   job.environment["HIP_VISIBLE_DEVICES"] = "4,5";
-  const Environment on_rocm = worker_environment(job, second_node(), 0, "");
-  EXPECT_EQ(on_rocm.at("HIP_VISIBLE_DEVICES"), "4");
-  EXPECT_EQ(on_rocm.at("CUDA_VISIBLE_DEVICES"), "4");
+  const ChildEnvironment on_rocm = worker_environment(job, second_node(), 0, "");
+  EXPECT_EQ(on_rocm.value_or_empty("HIP_VISIBLE_DEVICES"), "4");
+  EXPECT_EQ(on_rocm.value_or_empty("CUDA_VISIBLE_DEVICES"), "4");
 }
 
 TEST(WorkerEnvironment, SaysWhenRankZeroIsToHostTheStore) {
   Job job = two_workers();
   job.store_endpoint.agent_hosts_store = false;
-  EXPECT_EQ(worker_environment(job, second_node(), 0, "").at("TORCHELASTIC_USE_AGENT_STORE"),
-            "False");
+  EXPECT_EQ(
+      worker_environment(job, second_node(), 0, "").value_or_empty("TORCHELASTIC_USE_AGENT_STORE"),
+      "False");
 }
 
 TEST(WorkerEnvironment, OneWorkerMayUseAllThreads) {
   Job job = two_workers();
   job.local_world_size = 1;
-  EXPECT_EQ(worker_environment(job, second_node(), 0, "").count("OMP_NUM_THREADS"), 0U);
+  EXPECT_FALSE(worker_environment(job, second_node(), 0, "").has("OMP_NUM_THREADS"));
 }
 
 TEST(WorkerArguments, SubstitutesAsPythonsTemplateDoes) {
