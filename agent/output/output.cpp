@@ -115,7 +115,7 @@ Output::Output(boost::asio::any_io_executor executor, Console& console, const Ou
       folders_(executor, "ddprun-folders") {}
 
 Output::~Output() {
-  for (const auto& [local_rank, worker] : workers_) remove_error_file(local_rank, worker);
+  remove_error_files();
   workers_.clear();
   undelivered_.clear();
   opened_.clear();
@@ -234,8 +234,9 @@ std::string Output::unanswering_folder() const {
 
 Result<ChildStreams> Output::open(std::uint64_t round, const WorkerIdentity& identity) {
   ended(identity.local_rank);  // of the previous round, if ended() was not called
-  Worker& worker = workers_[identity.local_rank];
-  remove_error_file(identity.local_rank, worker);
+  const auto [place, is_first] = workers_.try_emplace(identity.local_rank);
+  Worker& worker = place->second;
+  if (!is_first) remove_error_file(identity.local_rank, worker);
   worker = Worker{};
   worker.round = round;
   for (const Stream stream : {Stream::kStdout, Stream::kStderr}) {
@@ -414,6 +415,11 @@ std::string Output::error_file_of(std::uint64_t round, int local_rank) const {
   if (error_file_prefix_.empty()) return "";
   return error_file_prefix_ + std::to_string(round) + "_" + std::to_string(local_rank) +
          "_error.json";
+}
+
+void Output::remove_error_files() {
+  for (const auto& [local_rank, worker] : workers_) remove_error_file(local_rank, worker);
+  error_file_prefix_.clear();
 }
 
 void Output::remove_error_file(int local_rank, const Worker& worker) {

@@ -20,9 +20,11 @@ constexpr std::chrono::milliseconds kLongestPause{100};
 
 }  // namespace
 
-ChildReaper::ChildReaper(boost::asio::io_context& io, const std::string& agent_id, Hooks hooks)
+ChildReaper::ChildReaper(boost::asio::io_context& io, const std::string& agent_id,
+                         std::optional<Keeper>& keeper, Hooks hooks)
     : signal_(io),
       timer_(io),
+      keeper_(keeper),
       hooks_(std::move(hooks)),
       looks_(io.get_executor(), std::string(kAgentVariable) + "=" + agent_id) {}
 
@@ -97,6 +99,13 @@ void ChildReaper::follow_control_group() {
 void ChildReaper::leave_control_group() {
   if (!std::exchange(are_all_in_group_, false)) return;
   hooks_.debug("the workers' control group takes no workers; they start outside of it");
+}
+
+void ChildReaper::let_keeper_go() {
+  if (!keeper_) return;
+  if (group_ && group_->remove()) keeper_->set_control_group("");
+  if (next_group_ && next_group_->remove()) keeper_->set_next_control_group("");
+  keeper_->let_go();
 }
 
 void ChildReaper::await() {

@@ -3,8 +3,9 @@
 // group; without such a group, those of agent/process/orphans.h. Standbys wait in the control group
 // of the next round already, because entering a group takes the kernel milliseconds.
 //
-// Owned by the WorkerGroup; event loop thread only. Never reaps a child that has an owner (a
-// worker, a stack dump), who would wait for its end for ever: `is_owned` names those.
+// Owned by the WorkerGroup; the keeper is the Supervisor's, because it ends after this. Event loop
+// thread only. Never reaps a child that has an owner (a worker, a stack dump), who would wait for its
+// end for ever: `is_owned` names those.
 #pragma once
 
 #include <sys/types.h>
@@ -37,7 +38,8 @@ class ChildReaper {
     std::function<void(std::string_view)> warn;
     std::function<void(std::string_view)> error;
   };
-  ChildReaper(boost::asio::io_context& io, const std::string& agent_id, Hooks hooks);
+  ChildReaper(boost::asio::io_context& io, const std::string& agent_id,
+              std::optional<Keeper>& keeper, Hooks hooks);
 
   // Call it before the agent has another thread or child. From then on this process adopts the
   // workers' orphans. The keeper gets that many slots: one for each worker, then those of standbys.
@@ -62,16 +64,20 @@ class ChildReaper {
   // A worker could not be started in it, so the group does not contain all workers any more.
   void leave_control_group();
 
+  // Removes what killed agents left. Call it when there is time: the workers start.
+  void tidy() const {
+    if (group_) group_->remove_abandoned_beside();
+  }
+
   // Call it after reaping a child of one's own: reaping may have stopped at it (see reap_orphans).
   void reap();
 
   // Those that do not end within two seconds are logged and left alone. `done` may come at once.
   void end_orphans(std::function<void()> done);
 
-  // The keeper ends, beside the rest of the job's end. No worker may be started after this.
-  void let_keeper_go() {
-    if (keeper_) keeper_->let_go();
-  }
+  // The keeper ends, beside the rest of the job's end; it kills and removes only what cannot be removed here.
+  // No worker may be started after this.
+  void let_keeper_go();
   // The keeper will not hold the memory that it was offered.
   void drop_memory() {
     if (keeper_) keeper_->drop_memory();
@@ -87,11 +93,11 @@ class ChildReaper {
 
   boost::asio::signal_set signal_;
   Timer timer_;
+  std::optional<Keeper>& keeper_;
   const Hooks hooks_;
   EnvironmentLooks looks_;
-  std::optional<Keeper> keeper_;
   std::optional<ControlGroup> next_group_;
-  std::optional<ControlGroup> group_;  // the keeper removes it as well, if it is let go first
+  std::optional<ControlGroup> group_;  // the keeper removes what is left of both
   bool are_all_in_group_ = false;
   bool was_group_killed_ = false;
   std::function<void()> done_;  // while orphans are being ended

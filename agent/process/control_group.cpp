@@ -146,25 +146,6 @@ std::string own_folder(const std::string& root) {
   return "";
 }
 
-// Removes empty groups whose agent and keeper were both killed: no process holds their lock. A new
-// group is skipped, because its agent may not have locked it yet.
-void remove_abandoned_beside(const std::string& path) {
-  const UniqueFd folder =
-      open_folder(AT_FDCWD, path.substr(0, std::max<std::size_t>(path.rfind('/'), 1)).c_str());
-  if (!folder) return;
-  timespec now{};
-  ::clock_gettime(CLOCK_BOOTTIME, &now);
-  for_each_group_below(folder.get(), [&](std::string_view name) {
-    const auto made_at = parse_number<std::int64_t>(name.substr(name.rfind('-') + 1));
-    if (!name.starts_with(kNamePrefix) || !made_at) return;
-    if (now.tv_sec - *made_at / kNanosecondsPerSecond < kNewForSeconds) return;
-    const UniqueFd group = open_folder(folder.get(), name.data());
-    if (!group || ::flock(group.get(), LOCK_EX | LOCK_NB) != 0) return;
-    remove_groups_below(group.get(), 0);
-    ::unlinkat(folder.get(), name.data(), AT_REMOVEDIR);
-  });
-}
-
 }  // namespace
 
 std::string name_of_this_process() {
@@ -190,7 +171,6 @@ Result<std::string> ControlGroup::new_path(const std::string& root) {
 }
 
 Result<ControlGroup> ControlGroup::make(const std::string& path) {
-  remove_abandoned_beside(path);
   if (::mkdir(path.c_str(), 0755) != 0) {
     return fail(error_from_errno(errno, "cannot make the control group " + path));
   }
@@ -208,10 +188,12 @@ ControlGroup::ControlGroup(ControlGroup&& other) noexcept
       directory_(std::move(other.directory_)),
       events_(std::move(other.events_)) {}
 
-ControlGroup::~ControlGroup() {
-  if (path_.empty()) return;  // moved from
+bool ControlGroup::remove() {
+  if (path_.empty()) return true;  // moved from, or removed
   if (directory_) tidy();
-  ::rmdir(path_.c_str());
+  if (::rmdir(path_.c_str()) != 0) return false;
+  path_.clear();
+  return true;
 }
 
 bool ControlGroup::is_populated() const { return is_populated_by(events_.get()); }
@@ -229,6 +211,25 @@ void ControlGroup::tidy() const {
   struct stat status {};
   if (::fstat(directory_.get(), &status) == 0 && status.st_nlink <= 2) return;
   remove_groups_below(directory_.get(), 0);
+}
+
+// No process holds the lock of such a group. A new group is skipped, because its agent may not have
+// locked it yet.
+void ControlGroup::remove_abandoned_beside() const {
+  const UniqueFd folder =
+      open_folder(AT_FDCWD, path_.substr(0, std::max<std::size_t>(path_.rfind('/'), 1)).c_str());
+  if (!folder) return;
+  timespec now{};
+  ::clock_gettime(CLOCK_BOOTTIME, &now);
+  for_each_group_below(folder.get(), [&](std::string_view name) {
+    const auto made_at = parse_number<std::int64_t>(name.substr(name.rfind('-') + 1));
+    if (!name.starts_with(kNamePrefix) || !made_at) return;
+    if (now.tv_sec - *made_at / kNanosecondsPerSecond < kNewForSeconds) return;
+    const UniqueFd group = open_folder(folder.get(), name.data());
+    if (!group || ::flock(group.get(), LOCK_EX | LOCK_NB) != 0) return;
+    remove_groups_below(group.get(), 0);
+    ::unlinkat(folder.get(), name.data(), AT_REMOVEDIR);
+  });
 }
 
 void kill_control_group(const char* path) {

@@ -26,12 +26,11 @@ class ControlGroup {
   // a folder that contains a /proc.
   static Result<std::string> new_path(const std::string& root = "");
 
-  // Also removes empty groups with the same parent whose agent and keeper were both killed.
   static Result<ControlGroup> make(const std::string& path);
 
   ControlGroup(ControlGroup&& other) noexcept;
   ControlGroup& operator=(ControlGroup&&) = delete;
-  ~ControlGroup();  // removes the group if it is empty
+  ~ControlGroup() { remove(); }
 
   const std::string& path() const { return path_; }
   // For CLONE_INTO_CGROUP.
@@ -43,6 +42,10 @@ class ControlGroup {
   std::vector<pid_t> members() const;
   // Removes empty groups below it, which killed agents left behind.
   void tidy() const;
+  // Removes the group; false: it is not empty. Nothing may be asked of it afterwards.
+  bool remove();
+  // Removes empty groups with the same parent whose agent and keeper were both killed.
+  void remove_abandoned_beside() const;
 
  private:
   ControlGroup(std::string path, rdzv::UniqueFd directory, rdzv::UniqueFd events)

@@ -141,6 +141,7 @@ void Keeper::Unmap::operator()(Entry* entries) const { ::munmap(entries, bytes);
 Keeper::~Keeper() {
   if (!entries_) return;
   let_go();
+  if (pid_ > 0) ::kill(pid_, SIGCONT);  // somebody may have stopped it
   if (offer_ && !is_memory_dropped_) {
     char nothing = 0;
     while (::read(cleaned_.get(), &nothing, 1) < 0 && errno == EINTR) {
@@ -171,10 +172,7 @@ void Keeper::set_path(std::size_t index, std::string_view path) {
   file[path.size()] = '\0';
 }
 
-void Keeper::let_go() {
-  pipe_.reset();
-  if (pid_ > 0) ::kill(pid_, SIGCONT);  // somebody may have stopped it
-}
+void Keeper::let_go() { pipe_.reset(); }
 
 bool Keeper::has_died() {
   if (pid_ <= 0 || ::waitpid(pid_, nullptr, WNOHANG) != pid_) return false;

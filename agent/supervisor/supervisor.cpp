@@ -49,7 +49,7 @@ Supervisor::Supervisor(const Job& job)
       memory_(parts_, observers_.systemd),
       core_(node_config(job)),
       signals_(io_),
-      workers_(parts_, worker_events()),
+      workers_(parts_, keeper_, worker_events()),
       store_(io_, job,
              [log = log_](std::string_view line) { log.warn("store: " + std::string(line)); }),
       queries_(parts_, query_access()),
@@ -84,7 +84,6 @@ int Supervisor::run() {
     leader_.look();
   }
   block_notices();
-  workers_.let_keeper_go();
   if (recorder_) recorder_->flush(std::chrono::steady_clock::now() + kRecordingLimit);
   return job_.exit_code(outcome_->exit_code);
 }
@@ -407,8 +406,8 @@ void Supervisor::perform(const Finish& action) {
   end_.begin(action.outcome);
 }
 
-// The keeper ends beside the last steps. It removes the workers' error files, which the report of a
-// failure needs.
+// The keeper ends beside the last steps. The workers' error files, which the report of a failure needs, go
+// before it.
 void Supervisor::perform(const TakeStep& action) {
   const bool is_reported =
       action.step > EndStep::kReport || outcome_->kind == rdzv::JobOutcome::Kind::kSucceeded;

@@ -114,6 +114,7 @@ class Supervisor {
   void pause();
 
   const Job& job_;
+  std::optional<Keeper> keeper_;  // once it is started; the last one here to end
   boost::asio::io_context io_{1};
   Console console_;
   Log log_;

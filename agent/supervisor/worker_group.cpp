@@ -71,13 +71,14 @@ std::string waits_for_debugger_text(int rank, pid_t pid, const std::string& host
 
 }  // namespace
 
-WorkerGroup::WorkerGroup(AgentParts parts, Events events, StartProcess start)
+WorkerGroup::WorkerGroup(AgentParts parts, std::optional<Keeper>& keeper, Events events,
+                         StartProcess start)
     : parts_(std::move(parts)),
       job_(parts_.job),
       output_(parts_.output),
       events_(std::move(events)),
       start_process_(start),
-      reaper_(parts_.io, parts_.agent_id, reaper_hooks()),
+      reaper_(parts_.io, parts_.agent_id, keeper, reaper_hooks()),
       standbys_(parts_.io, job_, parts_.agent_id, standby_hooks()),
       prepared_(parts_.io, job_.standbys.prepares, job_.local_world_size, prepared_hooks()),
       death_watch_(parts_.io.get_executor()),
@@ -198,10 +199,19 @@ void WorkerGroup::start_all(Result<void> files) {
   standbys_.round_runs();
   prepared_.round_runs();
   oom_watch_.begin_round();
+  reaper_.tidy();
   for (WorkerEnded& each : not_started) {
     events_.ended(*each.failure, /*was_told_to_stop=*/false);
     events_.event(std::move(each));
   }
+}
+
+void WorkerGroup::let_keeper_go() {
+  if (output_.removes_error_files()) {
+    output_.remove_error_files();
+    for (std::size_t i = 0; i < workers_.size(); ++i) reaper_.keep_error_file(i, "");
+  }
+  reaper_.let_keeper_go();
 }
 
 WorkerIdentity WorkerGroup::identity_of(int local_rank) const {

@@ -59,7 +59,9 @@ class WorkerGroup {
     std::function<void(int local_rank, std::uint32_t generation)> committed = [](int,
                                                                                  std::uint32_t) {};
   };
-  WorkerGroup(AgentParts parts, Events events, StartProcess start = &WorkerProcess::start);
+  // The keeper is started by start(), and outlives what is here.
+  WorkerGroup(AgentParts parts, std::optional<Keeper>& keeper, Events events,
+              StartProcess start = &WorkerProcess::start);
 
   // Call it before the agent has another thread or child. `offer`: memory for snapshots that the keeper holds
   // after the agent's end; `snapshot`: the memory that workers get, else the group makes its own where it needs one.
@@ -94,8 +96,8 @@ class WorkerGroup {
   // close() returns.
   void close();
 
-  // No process of a worker is left, or the agent exits without waiting for those that are.
-  void let_keeper_go() { reaper_.let_keeper_go(); }
+  // No process of a worker is left, and nobody will read an error file.
+  void let_keeper_go();
   // The keeper is not to hold the memory that it was offered.
   void drop_memory() { reaper_.drop_memory(); }
   // No round follows.

@@ -75,7 +75,7 @@ class WorkerGroupTest : public ::testing::Test {
     if (group_) return *group_;
     const Log log(console_, {{"DDPRUN_LOG_LEVEL", "critical"}});
     group_.emplace(
-        AgentParts{loop_, console_, log, output_, job_, "here", "agent"},
+        AgentParts{loop_, console_, log, output_, job_, "here", "agent"}, keeper_,
         WorkerGroup::Events{
             .event = [this](NodeEvent event) { events_.push_back(std::move(event)); },
             .started = [this](const std::vector<pid_t>& pids) { pids_ = pids; },
@@ -115,6 +115,7 @@ class WorkerGroupTest : public ::testing::Test {
   Console console_{loop_.get_executor(), {out_.write_end(), err_.write_end()}};
   Job job_;
   Output output_{loop_.get_executor(), console_, job_.output, "job", ""};
+  std::optional<Keeper> keeper_;  // none is started
   std::optional<WorkerGroup> group_;
   std::vector<NodeEvent> events_;
   std::vector<pid_t> pids_;
