@@ -10,6 +10,7 @@
 #include <exception>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "agent/failure/failure_copies.h"
@@ -72,7 +73,7 @@ Result<void> take_tls(const Plan& plan, const ResolvedOption& config, char** arg
   return done;
 }
 
-int launch(const Plan& plan) {
+int launch(Plan plan) {
   for (const std::string& warning : plan.warnings) {
     std::fprintf(stderr, "ddprun: warning: %s\n", printable(warning).c_str());
   }
@@ -83,7 +84,7 @@ int launch(const Plan& plan) {
   }
   if (const auto prepared = prepare_outputs(plan); !prepared)
     return refuse(prepared.error(), plan.job.environment);
-  agent::Job job = plan.job;
+  agent::Job job = std::move(plan.job);
   job.version = version();
   return agent::run(job);
 }
@@ -110,18 +111,18 @@ int run(int argc, char** argv, const Environment& environment) {
 
   const std::string directory = current_directory();
   const Surroundings surroundings{
-      {directory, own_folder(), environment_bin(called_as(argv), directory)},
+      {directory, own_folder, environment_bin(called_as(argv), directory)},
       {},
       boost::uuids::to_string(boost::uuids::random_generator()()),
       rdzv::kMungeLibrary,
       ::getpid() == 1};
-  const auto plan = make_plan(settings, line->command, environment, surroundings);
+  auto plan = make_plan(settings, line->command, environment, surroundings);
   if (!plan) return refuse(plan.error(), environment);
   if (is_dry_run) return print(as_json ? to_json(*plan) : to_table(*plan));
   if (const auto taken = take_tls(*plan, config, argv); !taken) {
     return refuse(taken.error(), environment);
   }
-  return launch(*plan);
+  return launch(std::move(*plan));
 }
 
 }  // namespace

@@ -28,12 +28,13 @@ std::int64_t percentage(const JobProgress& progress) {
 
 std::optional<TrainerEndpoint> trainer_endpoint(const Environment& environment) {
   for (const std::string prefix : {"KUBEFLOW_TRAINER_SERVER_", "KUBEFLOW_TRAINER_STATUS_"}) {
-    TrainerEndpoint endpoint{.url = value_or_empty(environment, prefix + "URL"),
-                             .url_variable = prefix + "URL",
-                             .token_variable = prefix + "TOKEN",
-                             .token_file = value_or_empty(environment, prefix + "TOKEN"),
-                             .ca_file = value_or_empty(environment, prefix + "CA_CERT")};
-    if (!endpoint.url.empty()) return endpoint;
+    const std::string url = value_or_empty(environment, prefix + "URL");
+    if (url.empty()) continue;
+    return TrainerEndpoint{.url = url,
+                           .url_variable = prefix + "URL",
+                           .token_variable = prefix + "TOKEN",
+                           .token_file = value_or_empty(environment, prefix + "TOKEN"),
+                           .ca_file = value_or_empty(environment, prefix + "CA_CERT")};
   }
   return std::nullopt;
 }

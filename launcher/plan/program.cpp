@@ -96,11 +96,12 @@ Result<Place> locate(RunAs run_as, const std::string& name, const Environment& e
   }
   const std::string here = path_in(places.directory, name);
   if (is_program(here)) return Place{here, Where::kHere};
-  const std::string beside = path_in(places.ddprun_directory, name);
+  const std::string ddprun_directory = places.ddprun_directory();
+  const std::string beside = path_in(ddprun_directory, name);
   if (is_program(beside)) return Place{beside, Where::kBeside};
   if (auto found = find_on_path(name, environment)) return Place{*found, Where::kOnPath};
   return fail(ErrorCode::kNotFound, "program " + shown_text(name) + " not found: looked in " +
-                                        places.directory + ", " + places.ddprun_directory +
+                                        places.directory + ", " + ddprun_directory +
                                         " and on PATH (" + search_path_of(environment) + ")");
 }
 

@@ -7,6 +7,7 @@
 // change that: see RunAs.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -17,8 +18,9 @@
 namespace ddprun::cli {
 
 struct SearchPlaces {
-  std::string directory;             // the current one
-  std::string ddprun_directory;      // the directory of the running ddprun
+  std::string directory;  // the current one
+  std::function<std::string()>
+      ddprun_directory;              // own_folder(), which few programs are looked for in
   std::string environment_bin = "";  // of the running ddprun; see environment_bin()
 };
 

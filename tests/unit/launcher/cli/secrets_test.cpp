@@ -51,7 +51,7 @@ std::string all_that_is_said(const Said& said) {
   if (!line) return line.error().to_string();
   const auto file = parse_config(said.config, "job.toml");
   if (!file) return file.error().to_string();
-  const Surroundings surroundings{{"/", "/"}, {}, "id"};
+  const Surroundings surroundings{{"/", own_folder}, {}, "id"};
   const auto plan =
       make_plan(resolve(*line, said.environment, *file), line->command, {}, surroundings);
   if (!plan) return plan.error().to_string();

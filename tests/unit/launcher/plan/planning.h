@@ -16,7 +16,7 @@ class Planning : public testing::Test {
   Planning() {
     tree_.write("cwd/prog", "x", 0755);
     tree_.write("sys/devices/system/cpu/online", "0-5\n");
-    surroundings_.places = {tree_ / "cwd", tree_ / "bin"};
+    surroundings_.places = {tree_ / "cwd", [this] { return tree_ / "bin"; }};
     surroundings_.machine = {tree_.path(), "", std::vector<int>{0, 1, 2, 3, 4, 5}};
     surroundings_.random_run_id = "random-id";
   }

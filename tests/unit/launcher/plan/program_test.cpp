@@ -25,7 +25,8 @@ class Program : public testing::Test {
   }
 
   Result<FoundProgram> find(std::vector<std::string> command, RunAs run_as = RunAs::kWhatItIs) {
-    return find_program(run_as, command, environment_, {tree_ / "cwd", tree_ / "bin"});
+    return find_program(run_as, command, environment_,
+                        {tree_ / "cwd", [this] { return tree_ / "bin"; }});
   }
   Error refusal(const std::string& name, RunAs run_as = RunAs::kWhatItIs) {
     const auto found = find({name}, run_as);
