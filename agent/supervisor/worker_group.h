@@ -59,7 +59,7 @@ class WorkerGroup {
     std::function<void(int local_rank, std::uint32_t generation)> committed = [](int,
                                                                                  std::uint32_t) {};
   };
-  // The keeper is started by start(), and outlives what is here.
+  // prepare() starts the keeper, which outlives what is here.
   WorkerGroup(AgentParts parts, std::optional<Keeper>& keeper, Events events,
               StartProcess start = &WorkerProcess::start);
 
