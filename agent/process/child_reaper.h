@@ -64,8 +64,9 @@ class ChildReaper {
   // A worker could not be started in it, so the group does not contain all workers any more.
   void leave_control_group();
 
-  // Removes what killed agents left. Call it when there is time: the workers start.
-  void tidy() const {
+  // Removes the control groups that killed agents left. Call it after the workers were started, so that
+  // none of them waits for it.
+  void remove_abandoned_groups() const {
     if (group_) group_->remove_abandoned_beside();
   }
 

@@ -26,9 +26,8 @@ Result<rdzv::UniqueFd> file_in_memory(const char* name, std::string_view bytes) 
 void put_first_on_python_path(ChildEnvironment& environment, int archive) {
   const std::string own = "/proc/self/fd/" + std::to_string(archive);
   const std::string path = environment.value_or_empty("PYTHONPATH");
-  environment.set(
-      "PYTHONPATH",
-      path.empty() ? own : own + ":" + path);  // an empty entry would be the current folder
+  // An empty entry would be the current folder.
+  environment.set("PYTHONPATH", path.empty() ? own : own + ":" + path);
 }
 
 }  // namespace ddprun::agent

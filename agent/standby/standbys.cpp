@@ -165,13 +165,14 @@ void Standbys::perform(const standby::ArmTimer& action) {
   });
 }
 
-void Standbys::add_list_of_modules(ProcessSpec& spec, Environment& environment) {
+void Standbys::add_list_of_modules(ProcessSpec& spec) {
   if (!core_.wants_list()) return;
   if (!std::exchange(has_zygote_list_, false)) {
     list_of_modules_ = UniqueFd(::memfd_create("ddprun-modules", MFD_CLOEXEC));
   }
   if (!list_of_modules_) return;
-  environment[kModulesVariable] = std::to_string(list_of_modules_.get());
+  spec.environment.push_back(std::string(kModulesVariable) + "=" +
+                             std::to_string(list_of_modules_.get()));
   spec.inherited_fds.push_back(list_of_modules_.get());
 }
 

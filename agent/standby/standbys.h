@@ -50,7 +50,7 @@ class Standbys {
 
   // For the first worker of a round, before take(): where it tells which modules it imports, if anybody
   // wants to know. Only with the hooks for Python.
-  void add_list_of_modules(ProcessSpec& spec, Environment& environment);
+  void add_list_of_modules(ProcessSpec& spec);
   // The worker that `spec` describes, in a process that has waited for it; null: none waits. Its
   // path and arguments are those of the job, and one that waits for a debugger is started by exec.
   std::unique_ptr<WorkerProcess> take(const ProcessSpec& spec, WorkerProcess::OnEnd on_end);

@@ -406,8 +406,8 @@ void Supervisor::perform(const Finish& action) {
   end_.begin(action.outcome);
 }
 
-// The keeper ends beside the last steps. The workers' error files, which the report of a failure needs, go
-// before it.
+// The keeper ends beside the last steps. The workers' error files, which the report of a failure needs, are
+// removed before.
 void Supervisor::perform(const TakeStep& action) {
   const bool is_reported =
       action.step > EndStep::kReport || outcome_->kind == rdzv::JobOutcome::Kind::kSucceeded;

@@ -199,7 +199,7 @@ void WorkerGroup::start_all(Result<void> files) {
   standbys_.round_runs();
   prepared_.round_runs();
   oom_watch_.begin_round();
-  reaper_.tidy();
+  reaper_.remove_abandoned_groups();
   for (WorkerEnded& each : not_started) {
     events_.ended(*each.failure, /*was_told_to_stop=*/false);
     events_.event(std::move(each));
@@ -251,11 +251,7 @@ Result<void> WorkerGroup::start_one(int local_rank) {
   const std::string error_file = output_.error_file_of(number(round_.round), local_rank);
   if (output_.removes_error_files()) reaper_.keep_error_file(index, error_file);
   auto [spec, link, its_error_file] = blueprint(local_rank, error_file);
-  if (wants_python_hooks(job_) && local_rank == 0) {
-    Environment list;
-    standbys_.add_list_of_modules(spec, list);
-    for (std::string& line : to_lines(list)) spec.environment.push_back(std::move(line));
-  }
+  if (wants_python_hooks(job_) && local_rank == 0) standbys_.add_list_of_modules(spec);
   spec.stdout_fd = streams->stdout_fd;
   spec.stderr_fd = streams->stderr_fd;
   spec.keeper_slot = reaper_.keeper_slot(index);

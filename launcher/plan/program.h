@@ -19,8 +19,8 @@ namespace ddprun::cli {
 
 struct SearchPlaces {
   std::string directory;  // the current one
-  std::function<std::string()>
-      ddprun_directory;              // own_folder(), which few programs are looked for in
+  // That of the running ddprun: own_folder(). Called only for a name that is not found in the current one.
+  std::function<std::string()> ddprun_directory;
   std::string environment_bin = "";  // of the running ddprun; see environment_bin()
 };
 
