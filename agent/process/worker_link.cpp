@@ -10,6 +10,8 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <tuple>
 #include <utility>
@@ -40,7 +42,15 @@ std::optional<std::chrono::steady_clock::time_point> time_of(std::int64_t at_ns)
 // A number that this version does not know is compared with nothing.
 StepKind known(StepKind kind) { return kind > StepKind::kCounted ? StepKind::kCounted : kind; }
 
-// Memory of the worker's, mapped only while it is read: most workers end without a single request.
+// Whether a number of a worker's page is not 0. To ask this takes a tenth of the time of mapping the page, and most workers
+// end without having written anything.
+bool is_set(int page, std::size_t offset) {
+  std::uint64_t number = 0;
+  return ::pread(page, &number, sizeof number, static_cast<off_t>(offset)) == sizeof number &&
+         number != 0;
+}
+
+// Memory of the worker's, mapped only while it is read.
 template <typename T>
 class Mapped {
  public:
@@ -163,6 +173,7 @@ WorkerLink::Recovered WorkerLink::recovered() const {
 // ---- what it has written
 
 std::optional<WorkerProgress> WorkerLink::progress() const {
+  if (!is_set(page_.get(), offsetof(link::Page, notes))) return std::nullopt;
   const Mapped<link::Page> page(page_.get());
   const auto note = page.get() == nullptr ? std::nullopt : link::read_note(*page.get());
   if (!note) return std::nullopt;
@@ -185,8 +196,10 @@ std::optional<WorkerProgress> WorkerLink::progress() const {
 }
 
 StepMarks WorkerLink::marks() const {
-  const Mapped<link::Page> page(page_.get());
   StepMarks marks;
+  if (!is_set(page_.get(), offsetof(link::Page, marks) + offsetof(link::Marks, first_step_at_ns)))
+    return marks;
+  const Mapped<link::Page> page(page_.get());
   if (page.get() == nullptr) return marks;
   const link::Marks& written = page.get()->marks;
   marks.first_step_at = time_of(written.first_step_at_ns.load(std::memory_order_acquire));
