@@ -8,6 +8,8 @@
 #include <iterator>
 #include <utility>
 
+#include "rendezvous/common/cgroup.h"
+
 namespace ddprun::agent {
 namespace {
 
@@ -28,21 +30,22 @@ ChildReaper::ChildReaper(boost::asio::io_context& io, const std::string& agent_i
       hooks_(std::move(hooks)),
       looks_(io.get_executor(), std::string(kAgentVariable) + "=" + agent_id) {}
 
-Result<void> ChildReaper::start(std::size_t slots, std::optional<MemoryOffer> offer) {
+Result<void> ChildReaper::start(std::size_t slots, std::optional<MemoryOffer> offer,
+                                const std::string& own_groups) {
   become_subreaper();
   signal_.add(SIGCHLD);  // before the first child: the keeper may be killed at once
   auto keeper = Keeper::start(slots, std::move(offer));
   if (!keeper) return fail(std::move(keeper.error()));
   keeper_.emplace(std::move(*keeper));
   await();
-  make_control_group();
+  make_control_group(own_groups);
   return {};
 }
 
 // The keeper gets the path before the group is made, so it removes the group whenever the agent
 // dies.
-void ChildReaper::make_control_group() {
-  auto path = ControlGroup::new_path();
+void ChildReaper::make_control_group(const std::string& own_groups) {
+  auto path = ControlGroup::new_path(own_groups);
   if (path) {
     keeper_->set_control_group(*path);
     auto made = ControlGroup::make(*path);
@@ -62,13 +65,13 @@ void ChildReaper::make_control_group() {
 void ChildReaper::renew_control_group() {
   group_.reset();
   was_group_killed_ = false;
-  if (std::exchange(are_all_in_group_, false)) make_control_group();
+  if (std::exchange(are_all_in_group_, false)) make_control_group(cgroup::own_groups());
 }
 
 rdzv::UniqueFd ChildReaper::next_control_group() {
   if (!are_all_in_group_) return {};
   if (!next_group_) {
-    const auto path = ControlGroup::new_path();
+    const auto path = ControlGroup::new_path(cgroup::own_groups());
     if (!path) return {};
     keeper_->set_next_control_group(*path);
     auto made = ControlGroup::make(*path);

@@ -43,7 +43,9 @@ class ChildReaper {
 
   // Call it before the agent has another thread or child. From then on this process adopts the
   // workers' orphans. The keeper gets that many slots: one for each worker, then those of standbys.
-  Result<void> start(std::size_t slots, std::optional<MemoryOffer> offer = std::nullopt);
+  // `own_groups`: cgroup::own_groups().
+  Result<void> start(std::size_t slots, std::optional<MemoryOffer> offer,
+                     const std::string& own_groups);
 
   // After start(): the keeper's slot where a worker enters its process group, and the temporary
   // error file that the keeper removes when the agent ends.
@@ -87,7 +89,7 @@ class ChildReaper {
  private:
   void await();
   bool is_known(pid_t pid) const;
-  void make_control_group();
+  void make_control_group(const std::string& own_groups);
   void follow_control_group();
   void renew_control_group();
   void kill_orphans();

@@ -97,9 +97,9 @@ std::string_view word_of(std::string_view line, int number) {
   return line.substr(0, line.find(' '));
 }
 
-// The line "0::/path" of /proc/self/cgroup.
-std::string own_group(const std::string& root) {
-  const std::string text = "\n" + file_text(root + "/proc/self/cgroup");
+// That of its line "0::/path".
+std::string own_group(const std::string& own_groups) {
+  const std::string text = "\n" + own_groups;
   const std::size_t line = text.find("\n0::/");
   if (line == std::string::npos) return "";
   const std::size_t path = line + 4;
@@ -126,8 +126,8 @@ std::string usual_mount_point() {
 
 // A line of mountinfo is "36 35 98:0 /root /mount/point rw,noatime shared:1 - cgroup2 …": the root
 // is the part of the hierarchy that is seen at the mount point.
-std::string own_folder(const std::string& root) {
-  const std::string group = own_group(root);
+std::string own_folder(const std::string& own_groups, const std::string& root) {
+  const std::string group = own_group(own_groups);
   if (group.empty() || group.starts_with("/..")) return "";  // outside of the mounted part
   if (const std::string mount = root.empty() ? usual_mount_point() : ""; !mount.empty()) {
     return mount + (group == "/" ? "" : group);
@@ -155,8 +155,8 @@ std::string name_of_this_process() {
          std::to_string(now.tv_sec * kNanosecondsPerSecond + now.tv_nsec);
 }
 
-Result<std::string> ControlGroup::new_path(const std::string& root) {
-  const std::string folder = own_folder(root);
+Result<std::string> ControlGroup::new_path(const std::string& own_groups, const std::string& root) {
+  const std::string folder = own_folder(own_groups, root);
   if (folder.empty()) {
     return fail(ErrorCode::kNotFound,
                 "no control groups of version 2 are mounted for this process");

@@ -22,9 +22,9 @@ std::string name_of_this_process();
 class ControlGroup {
  public:
   // Path for a new group of this process, with a unique name. Fails if no cgroup v2 hierarchy is
-  // mounted, or if the agent's own group enables controllers for its children. `root` is for tests:
-  // a folder that contains a /proc.
-  static Result<std::string> new_path(const std::string& root = "");
+  // mounted, or if the agent's own group enables controllers for its children. `own_groups`:
+  // cgroup::own_groups(). `root` is for tests: a folder that contains a /proc.
+  static Result<std::string> new_path(const std::string& own_groups, const std::string& root = "");
 
   static Result<ControlGroup> make(const std::string& path);
 

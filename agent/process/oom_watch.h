@@ -15,12 +15,13 @@ namespace ddprun::agent {
 
 class OomWatch {
  public:
-  // `root` is for tests: a folder that contains /proc and /sys.
+  // `root` is for tests: a folder that contains /sys.
   explicit OomWatch(std::string root = "") : root_(std::move(root)) {}
 
-  // Call it when the workers of a round have started: earlier kills are not counted for them.
-  void begin_round() {
-    seen_ = counter_file_.empty() ? find_counter() : oom_kills_in(counter_file_);
+  // Call it when the workers of a round have started: earlier kills are not counted for them. The agent's groups are
+  // those of cgroup::own_groups().
+  void begin_round(const std::string& own_groups) {
+    seen_ = counter_file_.empty() ? find_counter(own_groups) : oom_kills_in(counter_file_);
   }
 
   // Call it when a worker failed. True if there is a kill that was not reported yet; reports it.
@@ -38,8 +39,8 @@ class OomWatch {
   }
 
   // Returns what it says.
-  std::optional<std::uint64_t> find_counter() {
-    for (const std::string& folder : cgroup::folders("memory", root_)) {
+  std::optional<std::uint64_t> find_counter(const std::string& own_groups) {
+    for (const std::string& folder : cgroup::folders("memory", root_, own_groups)) {
       for (const char* const name : {"/memory.events", "/memory.oom_control"}) {
         counter_file_ = folder + name;
         if (const auto kills = oom_kills_in(counter_file_)) return kills;

@@ -198,7 +198,7 @@ void WorkerGroup::start_all(Result<void> files) {
   events_.started(pids);
   standbys_.round_runs();
   prepared_.round_runs();
-  oom_watch_.begin_round();
+  oom_watch_.begin_round(own_groups_);
   reaper_.remove_abandoned_groups();
   for (WorkerEnded& each : not_started) {
     events_.ended(*each.failure, /*was_told_to_stop=*/false);

@@ -68,7 +68,8 @@ class WorkerGroup {
   Result<void> prepare(std::optional<MemoryOffer> offer = std::nullopt,
                        rdzv::UniqueFd snapshot = {}) {
     snapshot_ = std::move(snapshot);
-    return reaper_.start(workers_.size() + Standbys::slots(job_), std::move(offer));
+    own_groups_ = cgroup::own_groups();
+    return reaper_.start(workers_.size() + Standbys::slots(job_), std::move(offer), own_groups_);
   }
 
   // ---- a round
@@ -199,6 +200,7 @@ class WorkerGroup {
   PreparedStandbys prepared_;
   DeathWatch death_watch_;
   BlockingCalls error_files_;
+  std::string own_groups_;  // control groups of the agent; once it is prepared
   OomWatch oom_watch_;
   rdzv::UniqueFd python_hooks_;  // the archive, made for the first worker
   // The node's memory for snapshots of the training, likewise, unless it outlives the agent.

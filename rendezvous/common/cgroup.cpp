@@ -19,15 +19,21 @@ std::optional<std::uint64_t> leading_number(std::string_view text) {
 
 }  // namespace
 
-// /proc/self/cgroup has a line "0::/path" for version 2 and "4:memory:/path" for version 1. In a
+std::string own_groups(const std::string& root) { return file_text(root + "/proc/self/cgroup"); }
+
+std::vector<std::string> folders(std::string_view controller, const std::string& root) {
+  return folders(controller, root, own_groups(root));
+}
+
+// There is a line "0::/path" for version 2 and "4:memory:/path" for version 1. In a
 // container the path is often the host's and does not exist here; then the root of the mount is
 // this container's group.
-std::vector<std::string> folders(std::string_view controller, const std::string& root) {
-  const std::string text = file_text(root + "/proc/self/cgroup");
+std::vector<std::string> folders(std::string_view controller, const std::string& root,
+                                 const std::string& own_groups) {
   std::vector<std::string> folders;
-  for (std::size_t end = 0, begin = 0; begin < text.size(); begin = end + 1) {
-    end = std::min(text.find('\n', begin), text.size());
-    const std::string line = text.substr(begin, end - begin);
+  for (std::size_t end = 0, begin = 0; begin < own_groups.size(); begin = end + 1) {
+    end = std::min(own_groups.find('\n', begin), own_groups.size());
+    const std::string line = own_groups.substr(begin, end - begin);
     const std::size_t first = line.find(':');
     const std::size_t second = line.find(':', first + 1);
     if (first == std::string::npos || second == std::string::npos) continue;

@@ -23,12 +23,11 @@ struct System {
 
 Result<std::string> path_on(const System& system, const std::string& controllers_folder = "") {
   const TemporaryTree tree;
-  tree.write("proc/self/cgroup", system.cgroup);
   tree.write("proc/self/mountinfo", system.mountinfo);
   if (!controllers_folder.empty()) {
     tree.write(controllers_folder + "/cgroup.subtree_control", "cpu memory\n");
   }
-  return ControlGroup::new_path(tree.path());
+  return ControlGroup::new_path(system.cgroup, tree.path());
 }
 
 const std::string kPid = std::to_string(::getpid());
