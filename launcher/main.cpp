@@ -1,6 +1,7 @@
 // ddprun: wiring only. The command line and the environment become a Plan, the Plan's Job goes to
-// the agent; what may go wrong before a worker exists ends here as one sentence on stderr. With TLS
-// inside it is ddprun-tls (tls_program.h).
+// the agent; what may go wrong before a worker exists ends here as one sentence on stderr. Of all three programs
+// (other_program.h).
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -10,6 +11,7 @@
 #include <exception>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -19,11 +21,12 @@
 #include "agent/supervisor/agent.h"
 #include "launcher/cli/command_line.h"
 #include "launcher/cli/help.h"
+#include "launcher/other_program.h"
 #include "launcher/plan/plan.h"
+#include "launcher/plan/system_libraries.h"
 #include "launcher/settings/config_file.h"
 #include "launcher/settings/settings.h"
 #include "launcher/settings/values.h"
-#include "launcher/tls_program.h"
 #include "rendezvous/common/exit_codes.h"
 #include "rendezvous/common/foreign_text.h"
 #include "rendezvous/net/exception_error.h"
@@ -57,20 +60,23 @@ std::optional<int> print_information(const CommandLine& line, const Settings& se
   return shell ? print(completion_script(*shell)) : refuse(shell.error(), environment);
 }
 
+// The program that is executed instead reads the file anew, and from a pipe it would read nothing; so that is left to the
+// program that has everything.
+Result<void> leave_pipe_unread(const ResolvedOption& config, char** argv) {
+  struct stat status {};
+  const bool is_read_once = !config.text().empty() && ::stat(config.text().c_str(), &status) == 0 &&
+                            !S_ISREG(status.st_mode);
+  return is_read_once ? become_program_with(Part::kTls, argv) : Result<void>();
+}
+
 // etcd over https cannot do without TLS. A report to Kubeflow Trainer can: the job then goes on, and
 // says that nobody is told.
-Result<void> take_tls(const Plan& plan, const ResolvedOption& config, char** argv) {
+Result<void> take_tls(const Plan& plan, char** argv) {
   const auto& etcd = plan.job.nodes.leader.etcd;
-  const bool needs_tls = etcd && etcd->is_tls;
-  if (!needs_tls && !agent::trainer_endpoint(plan.job.environment)) return {};
-  // ddprun-tls reads the file anew, and from a pipe it would read nothing.
-  struct stat status {};
-  const bool is_gone = !config.text().empty() && ::stat(config.text().c_str(), &status) == 0 &&
-                       !S_ISREG(status.st_mode);
-  const auto done =
-      is_gone ? refused(config, "with TLS it must be a regular file") : become_tls_program(argv);
-  if (done || !needs_tls) return {};
-  return done;
+  if (etcd && etcd->is_tls) return become_program_with(Part::kTls, argv);
+  if (agent::trainer_endpoint(plan.job.environment))
+    std::ignore = become_program_with(Part::kTls, argv);
+  return {};
 }
 
 int launch(Plan plan) {
@@ -99,6 +105,8 @@ int run(int argc, char** argv, const Environment& environment) {
 
   Taking take;
   const ResolvedOption config = resolved(settings, OptionId::kConfig);
+  if (const auto left = leave_pipe_unread(config, argv); !left)
+    return refuse(left.error(), environment);
   const FileValues file = take(read_config(config));
   if (!file.empty()) settings = resolve(*line, environment, file, site);
   const bool is_dry_run = take(read_flag(resolved(settings, OptionId::kDryRun)));
@@ -109,6 +117,10 @@ int run(int argc, char** argv, const Environment& environment) {
     return refuse(usage_error(json, "it goes with --dry-run only"), environment);
   }
 
+  if (needs_system_libraries(settings)) {
+    const auto had = become_program_with(Part::kSystemLibraries, argv);
+    if (!had) return refuse(had.error(), environment);
+  }
   const std::string directory = current_directory();
   const Surroundings surroundings{
       {directory, own_folder, environment_bin(called_as(argv), directory)},
@@ -119,9 +131,7 @@ int run(int argc, char** argv, const Environment& environment) {
   auto plan = make_plan(settings, line->command, environment, surroundings);
   if (!plan) return refuse(plan.error(), environment);
   if (is_dry_run) return print(as_json ? to_json(*plan) : to_table(*plan));
-  if (const auto taken = take_tls(*plan, config, argv); !taken) {
-    return refuse(taken.error(), environment);
-  }
+  if (const auto taken = take_tls(*plan, argv); !taken) return refuse(taken.error(), environment);
   return launch(std::move(*plan));
 }
 
@@ -129,6 +139,9 @@ int run(int argc, char** argv, const Environment& environment) {
 }  // namespace ddprun::cli
 
 int main(int argc, char** argv) {
+  using ddprun::cli::Part, ddprun::cli::has;
+  // What ddprun has become is found by its name, too.
+  if (has(Part::kSystemLibraries)) ::prctl(PR_SET_NAME, "ddprun");
   try {
     return ddprun::cli::run(argc, argv, ddprun::environment_from(environ));
   } catch (const std::exception& exception) {

@@ -1,6 +1,6 @@
 # What `cmake --install` puts where, and the package that find_package(ddprun) finds:
 #
-#   bin/ddprun, bin/ddprun-tls, bin/ddpctl         component launcher
+#   bin/ddprun, ddprun-dynamic, ddprun-tls, ddpctl component launcher
 #   share/man, completions of bash, zsh and fish   component launcher
 #   lib/python3/dist-packages/ddprun/*.py          component launcher; a wheel's where modules are
 #   lib/systemd/system/ddprun@.service             component service
@@ -13,7 +13,7 @@ include(CMakePackageConfigHelpers)
 include(GNUInstallDirs)
 
 set(_package lib/cmake/ddprun)
-set(_programs ddprun ddprun-tls ddpctl)
+set(_programs ddprun ddprun-dynamic ddprun-tls ddpctl)
 if(DDPRUN_PROGRAMS)
   foreach(program ${_programs})
     set(stripped ${PROJECT_BINARY_DIR}/bin/${program})
@@ -50,7 +50,7 @@ ddprun_written_by_itself(ddprun.bash "$0 --print-completion=bash"
 ddprun_written_by_itself(ddprun.zsh "$0 --print-completion=zsh" share/zsh/site-functions _ddprun)
 ddprun_written_by_itself(ddprun.fish "$0 --print-completion=fish"
                          share/fish/vendor_completions.d ddprun.fish)
-add_custom_target(ddprun_share ALL DEPENDS ${_written} ddprun-tls ddpctl)
+add_custom_target(ddprun_share ALL DEPENDS ${_written} ddprun-dynamic ddprun-tls ddpctl)
 
 # For workers in Python.
 set(_modules lib/python3/dist-packages)

@@ -1,6 +1,6 @@
-// ddprun and ddprun-tls: if a job needs TLS, ddprun executes ddprun-tls from its own folder,
-// invisibly to the user; if that is impossible, one sentence says so. Each test has its own copies
-// of both, as a package installs them.
+// ddprun, ddprun-dynamic and ddprun-tls: if a job needs the system's libraries or TLS, ddprun executes the program that
+// has them from its own folder, invisibly to the user; if that is impossible, one sentence says so. Each test has its own
+// copies, as a package installs them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -21,15 +21,17 @@ namespace fs = std::filesystem;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-class TlsProgram : public ::testing::Test {
+class OtherPrograms : public ::testing::Test {
  protected:
-  TlsProgram() {
+  OtherPrograms() {
     fs::create_directory(bin());
-    fs::copy_file(DDPRUN_PROGRAM, bin() / "ddprun");
+    install("ddprun");
   }
 
   fs::path bin() const { return folder_ / "bin"; }
-  void install_tls() const { fs::copy_file(DDPRUN_TLS_PROGRAM, bin() / "ddprun-tls"); }
+  void install(const std::string& name, const std::string& as = "") const {
+    fs::copy_file(fs::path(DDPRUN_PROGRAM).parent_path() / name, bin() / (as.empty() ? name : as));
+  }
 
   // As a shell finds it: by PATH.
   Command by_name(const Command& arguments) const {
@@ -47,60 +49,94 @@ class TlsProgram : public ::testing::Test {
   const TemporaryTree folder_;
 };
 
-TEST_F(TlsProgram, IsMissing) {
-  const Told told = over_https();
-  EXPECT_EQ(told.code, 127);
-  EXPECT_EQ(told.err, "ddprun: " + (bin() / "ddprun-tls").string() +
-                          ": No such file or directory; it is the part of ddprun that has TLS, and "
-                          "comes with it: install both\n");
+TEST_F(OtherPrograms, AreMissing) {
+  const auto expect_said = [this](const std::string& name, const std::string& is_for) {
+    const Told told = over_https();
+    EXPECT_EQ(told.code, 127);
+    EXPECT_EQ(told.err, "ddprun: " + (bin() / name).string() +
+                            ": No such file or directory; it is the part of ddprun " + is_for +
+                            ", and comes with it: install both\n");
+  };
+  expect_said("ddprun-dynamic", "for several nodes, names of hosts and the number of GPUs");
+  install("ddprun-dynamic");
+  expect_said("ddprun-tls", "that has TLS");
 }
 
-TEST_F(TlsProgram, MayNotBeExecuted) {
+TEST_F(OtherPrograms, MayNotBeExecuted) {
+  install("ddprun-dynamic");
   write_file(bin() / "ddprun-tls", "", 0644);
   const Told told = over_https();
   EXPECT_EQ(told.code, 126);
   EXPECT_THAT(told.err, HasSubstr("ddprun-tls: Permission denied; it is the part"));
 }
 
-TEST_F(TlsProgram, ThatIsDdprunItselfIsNotExecutedForEver) {
-  const auto expect_said = [this] {
+TEST_F(OtherPrograms, ThatAreDdprunItselfAreNotExecutedForEver) {
+  const auto expect_said = [this](const std::string& name, const std::string& lacks) {
     const Told told = over_https();
     EXPECT_EQ(told.code, 126);
-    EXPECT_EQ(told.err, "ddprun: " + (bin() / "ddprun-tls").string() +
-                            " is a ddprun without TLS; install both programs of one package\n");
+    EXPECT_EQ(told.err, "ddprun: " + (bin() / name).string() + " is a ddprun without " + lacks +
+                            "; install all programs of one package\n");
   };
-  fs::create_symlink("ddprun", bin() / "ddprun-tls");
-  expect_said();
-  fs::remove(bin() / "ddprun-tls");
-  fs::copy_file(DDPRUN_PROGRAM, bin() / "ddprun-tls");
-  expect_said();
+  fs::create_symlink("ddprun", bin() / "ddprun-dynamic");
+  expect_said("ddprun-dynamic", "the system's libraries");
+  fs::remove(bin() / "ddprun-dynamic");
+  install("ddprun", "ddprun-dynamic");
+  expect_said("ddprun-dynamic", "the system's libraries");
+  fs::remove(bin() / "ddprun-dynamic");
+  install("ddprun-dynamic");
+  for (const std::string program : {"ddprun", "ddprun-dynamic"}) {
+    SCOPED_TRACE(program);
+    fs::create_symlink(program, bin() / "ddprun-tls");
+    expect_said("ddprun-tls", "TLS");
+    fs::remove(bin() / "ddprun-tls");
+    install(program, "ddprun-tls");
+    expect_said("ddprun-tls", "TLS");
+    fs::remove(bin() / "ddprun-tls");
+  }
 }
 
-TEST_F(TlsProgram, IsNotNeededForADryRun) {
+TEST_F(OtherPrograms, OnlyThatWithTlsIsNotNeededForADryRun) {
+  install("ddprun-dynamic");
   const Told told = run_to_its_end(
       by_name({"--dry-run", "--nnodes=2", "--rdzv-backend=etcd", "--rdzv-endpoint=127.0.0.1:1",
                "--rdzv-conf=protocol=https", "/bin/true"}));
   EXPECT_EQ(told.code, 0) << told.err;
 }
 
-TEST_F(TlsProgram, CannotReadAPipeAgain) {
-  install_tls();
-  write_file(folder_ / "options.toml",
-             "nnodes = 2\nrdzv-backend = 'etcd'\nrdzv-endpoint = '127.0.0.1:1'\n"
-             "rdzv-conf = 'protocol=https'\n");
-  const Told told =
-      run_to_its_end({"sh", "-c",
-                      "cat " + (folder_ / "options.toml") + " | " + (bin() / "ddprun").string() +
-                          " --config=/dev/stdin /bin/true"});
-  EXPECT_EQ(told.code, 2);
-  EXPECT_EQ(told.err, "ddprun: --config=/dev/stdin: with TLS it must be a regular file\n");
+// What runs, by its file and by the name that it is found under.
+TEST_F(OtherPrograms, RunWhereTheyAreNeeded) {
+  install("ddprun-dynamic");
+  const auto what_runs = [this](Command options) {
+    options.insert(options.end(),
+                   {"sh", "-c", "echo $(readlink /proc/$PPID/exe) $(cat /proc/$PPID/comm)"});
+    return run_to_its_end(by_name(options)).out;
+  };
+  EXPECT_EQ(what_runs({}), (bin() / "ddprun").string() + " ddprun\n");
+  EXPECT_THAT(what_runs({"--nproc-per-node=auto"}),
+              HasSubstr((bin() / "ddprun-dynamic").string() + " ddprun\n"));
 }
 
-TEST_F(TlsProgram, SpeaksToEtcd) {
+// It can be read only once, so the program that reads it must have everything.
+TEST_F(OtherPrograms, ReadAConfigurationFromAPipe) {
+  write_file(folder_ / "options.toml",
+             "nnodes = 2\nrdzv-backend = 'etcd'\nrdzv-endpoint = '127.0.0.1:1'\n"
+             "rdzv-conf = 'protocol=https,join_timeout=1'\n");
+  const auto run = [this] {
+    return run_to_its_end({"sh", "-c",
+                           "cat " + (folder_ / "options.toml") + " | " +
+                               (bin() / "ddprun").string() + " --config=/dev/stdin /bin/true"});
+  };
+  EXPECT_THAT(run().err, HasSubstr("ddprun-tls: No such file"));
+  install("ddprun-tls");
+  EXPECT_THAT(run().err, HasSubstr("etcd at 127.0.0.1:1"));
+}
+
+TEST_F(OtherPrograms, SpeakToEtcdOverTls) {
   if (const std::string obstacle = EtcdServers::obstacle(); !obstacle.empty()) {
     GTEST_SKIP() << obstacle;
   }
-  install_tls();
+  install("ddprun-dynamic");
+  install("ddprun-tls");
   const Certificates certificates(folder_.path());
   const EtcdServers etcd({.certificates = &certificates});
   const Command command =
@@ -118,9 +154,9 @@ TEST_F(TlsProgram, SpeaksToEtcd) {
 
 // ---- a job for Kubeflow Trainer
 
-class TlsProgramForTrainer : public TlsProgram {
+class OtherProgramsForTrainer : public OtherPrograms {
  protected:
-  TlsProgramForTrainer()
+  OtherProgramsForTrainer()
       : certificates_(folder_.path()),
         server_(
             [](HttpServer::Connection& client) {
@@ -143,8 +179,8 @@ class TlsProgramForTrainer : public TlsProgram {
   HttpServer server_;
 };
 
-TEST_F(TlsProgramForTrainer, TellsIt) {
-  install_tls();
+TEST_F(OtherProgramsForTrainer, TellsIt) {
+  install("ddprun-tls");
   Job job(reporting(), {.environment = environment()});
   EXPECT_TRUE(job.reaches([this] { return server_.connections() > 0; })) << job.err();
   write_file(folder_ / "finish", "");
@@ -152,7 +188,7 @@ TEST_F(TlsProgramForTrainer, TellsIt) {
   EXPECT_EQ(job.err(), "");
 }
 
-TEST_F(TlsProgramForTrainer, IsMissingAndTheJobGoesOn) {
+TEST_F(OtherProgramsForTrainer, IsMissingAndTheJobGoesOn) {
   Job job(reporting(), {.environment = environment()});
   EXPECT_TRUE(job.reaches([&job] { return job.err().find("ddprun-tls") != std::string::npos; }));
   write_file(folder_ / "finish", "");
@@ -161,8 +197,8 @@ TEST_F(TlsProgramForTrainer, IsMissingAndTheJobGoesOn) {
 }
 
 // How ddprun was called says which Python is meant; exec alone would forget it.
-TEST_F(TlsProgramForTrainer, TakesThePythonOfTheEnvironmentThatDdprunWasCalledIn) {
-  install_tls();
+TEST_F(OtherProgramsForTrainer, TakesThePythonOfTheEnvironmentThatDdprunWasCalledIn) {
+  install("ddprun-tls");
   const fs::path venv = folder_ / "venv";
   fs::create_directories(venv / "bin");
   write_file(venv / "pyvenv.cfg", "");

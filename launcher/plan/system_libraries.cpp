@@ -1,0 +1,34 @@
+#include "launcher/plan/system_libraries.h"
+
+#include <string>
+
+#include "launcher/plan/rendezvous_options.h"
+#include "launcher/settings/values.h"
+#include "rendezvous/common/trimmed.h"
+#include "rendezvous/net/name_lookup.h"
+
+namespace ddprun::cli {
+namespace {
+
+bool is_a_name(std::string_view host) {
+  return !host.empty() && !rdzv::addresses_without_lookup(std::string(host));
+}
+
+}  // namespace
+
+bool needs_system_libraries(const Settings& settings) {
+  if (const auto nodes = read_node_count(resolved(settings, OptionId::kNnodes));
+      nodes && nodes->most > 1)
+    return true;
+  const std::string& workers = settings[OptionId::kNprocPerNode].text;
+  if (workers == "gpu" || workers == "auto" || !settings[OptionId::kNumaBinding].is_default())
+    return true;
+  for (const OptionId id : {OptionId::kMasterAddr, OptionId::kLocalAddr}) {
+    if (is_a_name(trimmed(settings[id].text))) return true;
+  }
+  const auto endpoint =
+      parse_host_and_port(settings[OptionId::kRdzvEndpoint].text, /*default_port=*/0);
+  return endpoint && is_a_name(endpoint->host);
+}
+
+}  // namespace ddprun::cli
