@@ -3,6 +3,7 @@
 // needs one goes to ddprun-dynamic (launcher/plan/system_libraries.h).
 #include <netdb.h>
 
+// NOLINTBEGIN(bugprone-reserved-identifier): the linker's names.
 extern "C" {
 
 void* __wrap_dlopen(const char*, int) { return nullptr; }
@@ -16,3 +17,4 @@ int __wrap_getnameinfo(const sockaddr*, socklen_t, char*, socklen_t, char*, sock
   return EAI_FAIL;
 }
 }
+// NOLINTEND(bugprone-reserved-identifier)
