@@ -1,7 +1,7 @@
 // ddprun comes as three programs, of which users call the first only:
 //
-//   ddprun          linked statically: it starts in three quarters of the time, and is all that a job of one node
-//                   with a given number of workers needs
+//   ddprun          linked statically, so that no C library is loaded and bound at its start; all that a job of one
+//                   node with a given number of workers needs
 //   ddprun-dynamic  the same, but the system's C library is loaded: only that can load what the system has of name
 //                   services (hosts), NVML (counts GPUs) and MUNGE (proves to other nodes whose a node is)
 //   ddprun-tls      the same as ddprun-dynamic, with OpenSSL inside, which is half of such a program
