@@ -1,6 +1,6 @@
 // ddprun: wiring only. The command line and the environment become a Plan, the Plan's Job goes to
-// the agent; what may go wrong before a worker exists ends here as one sentence on stderr. Of all three programs
-// (other_program.h).
+// the agent; what may go wrong before a worker exists ends here as one sentence on stderr. The same
+// in all three programs (other_program.h).
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -140,7 +140,7 @@ int run(int argc, char** argv, const Environment& environment) {
 
 int main(int argc, char** argv) {
   using ddprun::cli::Part, ddprun::cli::has;
-  // What ddprun has become is found by its name, too.
+  // Who looks for a process ddprun finds what it has become, too.
   if (has(Part::kSystemLibraries)) ::prctl(PR_SET_NAME, "ddprun");
   try {
     return ddprun::cli::run(argc, argv, ddprun::environment_from(environ));

@@ -42,8 +42,8 @@ Result<void> become_program_with(Part part, char** argv) {
   if (has(part)) return {};
   const std::string_view called = executed_as();
   for (const Other& each : kOthers) {
-    // Executed by the name of another program it is a copy or a link that lies there: to go on would be to come back
-    // here, for ever.
+    // This program lies under the name of one that has more, as a copy or a link: to go on would lead back to here, for
+    // ever.
     if (has(each.part) || called.substr(called.rfind('/') + 1) != each.name) continue;
     return fail(ErrorCode::kPermissionDenied, std::string(called) + " is a ddprun without " +
                                                   each.has +

@@ -97,7 +97,7 @@ std::string_view word_of(std::string_view line, int number) {
   return line.substr(0, line.find(' '));
 }
 
-// That of its line "0::/path".
+// The path in the line "0::/path" of cgroup::own_groups(); empty: there is none.
 std::string own_group(const std::string& own_groups) {
   const std::string text = "\n" + own_groups;
   const std::size_t line = text.find("\n0::/");

@@ -16,13 +16,16 @@ bool is_a_name(std::string_view host) {
 
 }  // namespace
 
+bool counts_gpus(std::string_view workers_per_node) {
+  return workers_per_node == "gpu" || workers_per_node == "auto";
+}
+
 bool needs_system_libraries(const Settings& settings) {
   if (const auto nodes = read_node_count(resolved(settings, OptionId::kNnodes));
       nodes && nodes->most > 1)
     return true;
-  const std::string& workers = settings[OptionId::kNprocPerNode].text;
-  if (workers == "gpu" || workers == "auto" || !settings[OptionId::kNumaBinding].is_default())
-    return true;
+  if (counts_gpus(settings[OptionId::kNprocPerNode].text)) return true;
+  if (!settings[OptionId::kNumaBinding].is_default()) return true;
   for (const OptionId id : {OptionId::kMasterAddr, OptionId::kLocalAddr}) {
     if (is_a_name(trimmed(settings[id].text))) return true;
   }

@@ -25,7 +25,7 @@ std::vector<std::string> folders(std::string_view controller, const std::string&
   return folders(controller, root, own_groups(root));
 }
 
-// There is a line "0::/path" for version 2 and "4:memory:/path" for version 1. In a
+// own_groups has a line "0::/path" for version 2 and "4:memory:/path" for version 1. In a
 // container the path is often the host's and does not exist here; then the root of the mount is
 // this container's group.
 std::vector<std::string> folders(std::string_view controller, const std::string& root,

@@ -95,7 +95,7 @@ TEST_F(OtherPrograms, ThatAreDdprunItselfAreNotExecutedForEver) {
   }
 }
 
-TEST_F(OtherPrograms, OnlyThatWithTlsIsNotNeededForADryRun) {
+TEST_F(OtherPrograms, ThatWithTlsIsNotNeededForADryRun) {
   install("ddprun-dynamic");
   const Told told = run_to_its_end(
       by_name({"--dry-run", "--nnodes=2", "--rdzv-backend=etcd", "--rdzv-endpoint=127.0.0.1:1",
