@@ -135,8 +135,9 @@ struct Job {
   EventSpec events;
   std::optional<std::uint16_t> metrics_port;  // on loopback; 0: any free port; none: no metrics
   std::chrono::milliseconds shutdown_timeout{30'000};  // from the stop signal to SIGKILL
-  // The same after a worker failed or a node was lost; at most shutdown_timeout.
-  std::chrono::milliseconds failure_shutdown_timeout{1'000};
+  // The same after a worker failed or a node was lost, at most shutdown_timeout; none: NodeCore decides by what the
+  // workers do.
+  std::optional<std::chrono::milliseconds> failure_shutdown_timeout;
   // Signals to the agent that stop the job, except those ignored when it starts (nohup).
   std::vector<int> stop_signals{SIGTERM, SIGINT, SIGHUP, SIGQUIT};
   std::optional<int> preempt_signal;  // asks the workers to leave; the exit code then means requeue

@@ -1,7 +1,7 @@
 #include "rendezvous/run_leader.h"
 
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/signal_set.hpp>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <optional>
@@ -11,10 +11,12 @@
 #include "rendezvous/common/exit_codes.h"
 #include "rendezvous/common/exit_status.h"
 #include "rendezvous/common/foreign_text.h"
+#include "rendezvous/common/stop_repeats.h"
 #include "rendezvous/leader/leader_address.h"
 #include "rendezvous/leader/round_server.h"
 #include "rendezvous/net/asio_transport.h"
 #include "rendezvous/net/name_lookup.h"
+#include "rendezvous/net/received_signals.h"
 
 namespace ddprun::rdzv {
 namespace {
@@ -47,11 +49,16 @@ class StandaloneLeader {
  public:
   StandaloneLeader(boost::asio::io_context& io, const LeaderJob& job, Listener listener)
       : io_(io),
-        signals_(io, SIGTERM, SIGINT),
+        signals_(io),
         server_(asio_transport(io), options(job), events(), std::move(listener)) {}
 
   int run() {
-    await_signals();
+    const auto handled = signals_.handle(
+        {SIGTERM, SIGINT}, [this](const ReceivedSignal& received) { on_signal(received); });
+    if (!handled) {
+      say(handled.error().to_string());
+      return kExitCannotRun;
+    }
     while (!is_in_a_hurry_ && !server_.may_exit()) {
       io_.run_one();
       tell_of_rounds();
@@ -67,17 +74,20 @@ class StandaloneLeader {
 
  private:
   // The first signal stops the job in good order; the second one ends this process.
-  void await_signals() {
-    signals_.async_wait([this](const boost::system::error_code& ec, int signal) {
-      if (ec) return;
-      if (std::exchange(stopped_by_, signal)) {
-        is_in_a_hurry_ = true;
+  void on_signal(const ReceivedSignal& received) {
+    switch (
+        repeats_.of(received.signal, received.is_from_kernel, std::chrono::steady_clock::now())) {
+      case StopRepeats::Meaning::kFirst:
+        stopped_by_ = received.signal;
+        say("got " + signal_name(received.signal) + ", the job is being stopped on all nodes");
+        server_.tell(StopAsked{received.signal});
         return;
-      }
-      await_signals();
-      say("got " + signal_name(signal) + ", the job is being stopped on all nodes");
-      server_.tell(StopAsked{signal});
-    });
+      case StopRepeats::Meaning::kSame:
+        return;
+      case StopRepeats::Meaning::kFurther:
+        stopped_by_ = received.signal;
+        is_in_a_hurry_ = true;
+    }
   }
   static RoundServerOptions options(const LeaderJob& job) {
     const bool is_everywhere = job.listen.host == "0.0.0.0" || job.listen.host == "::";
@@ -107,7 +117,8 @@ class StandaloneLeader {
   }
 
   boost::asio::io_context& io_;
-  boost::asio::signal_set signals_;
+  ReceivedSignals signals_;
+  StopRepeats repeats_;
   RoundServer server_;
   std::optional<int> stopped_by_;
   bool is_in_a_hurry_ = false;

@@ -12,8 +12,13 @@ namespace {
 using namespace std::chrono_literals;
 using std::chrono::milliseconds;
 
-constexpr milliseconds kStacks = 5s;     // SIGKILL is delayed for the stacks by at most this
-constexpr milliseconds kFollowers = 2s;  // clients may read slowly, and files may not answer
+constexpr milliseconds kShortGrace = 1s;
+// An abort of a communicator takes a second, and a rank that is killed while it moves data between GPUs can leave the
+// connection between them unusable until the node is restarted.
+constexpr milliseconds kShortGraceOfGpu = 5s;
+constexpr milliseconds kLookAgain = 100ms;  // at workers that may enter a collective
+constexpr milliseconds kStacks = 5s;        // SIGKILL is delayed for the stacks by at most this
+constexpr milliseconds kFollowers = 2s;     // clients may read slowly, and files may not answer
 constexpr milliseconds kProgress = 2s;
 constexpr milliseconds kReport = 2500ms;  // its copies may be on a file server
 constexpr milliseconds kEvents = 5s;      // a reader of events may have stopped reading
@@ -356,11 +361,70 @@ void NodeCore::on(Out& out, const TimerExpired&) {
     give_up_on_workers(out, *stopping);
   } else {
     const bool after_failure = expired.limit == Limit::kGraceAfterFailure;
-    out.push_back(GraceOver{expired.after, after_failure});
+    stopping->waited += expired.after;
+    if (after_failure && !config_.failure_shutdown_timeout &&
+        stopping->waited < config_.shutdown_timeout) {
+      out.push_back(LookAtWorkers{round_, stopping->signal});
+      return;
+    }
+    out.push_back(GraceOver{stopping->waited, after_failure});
     if (after_failure || expired.after == 0ms) return kill_workers(out, *stopping);
     out.push_back(TakeStacks{round_});
     arm(out, Limit::kStacks, kStacks);
   }
+}
+
+void NodeCore::on(Out& out, const WorkersSeen& seen) {
+  auto* stopping = std::get_if<Stopping>(&state_);
+  const bool was_asked = !armed_;  // from LookAtWorkers on, until the next timer is armed
+  if (stopping == nullptr || !was_asked || all(stopping->has_ended)) return;
+  std::vector<int> late;
+  std::vector<int> saving;
+  milliseconds next = kLookAgain;
+  for (std::size_t i = 0; i < stopping->has_ended.size(); ++i) {
+    const int local_rank = static_cast<int>(i);
+    if (stopping->has_ended[i] || std::ranges::count(stopping->killed, local_rank) > 0) continue;
+    const WorkerSeen& worker = seen.workers.at(i);
+    const milliseconds left = time_left(*stopping, worker);
+    if (left <= 0ms) {
+      late.push_back(local_rank);
+      continue;
+    }
+    next = std::min(next, left);
+    if (worker.handles_stop && worker.has_record && !worker.in_call) saving.push_back(local_rank);
+  }
+  if (!late.empty()) out.push_back(GraceOver{stopping->waited, /*after_failure=*/true});
+  for (const int local_rank : late) out.push_back(SignalWorker{local_rank, SIGKILL});
+  stopping->killed.insert(stopping->killed.end(), late.begin(), late.end());
+  const auto live = std::ranges::count(stopping->has_ended, false);
+  const auto killed = std::ranges::count_if(stopping->killed, [&](int local_rank) {
+    return !stopping->has_ended[static_cast<std::size_t>(local_rank)];
+  });
+  if (killed == live) {
+    stopping->was_killed = true;
+    return arm(out, Limit::kKill, config_.kill_timeout);
+  }
+  if (!saving.empty() && !std::exchange(stopping->was_saving_said, true)) {
+    out.push_back(WaitForSaving{std::move(saving), config_.shutdown_timeout - stopping->waited});
+  }
+  arm(out, Limit::kGraceAfterFailure, next);
+}
+
+milliseconds NodeCore::short_grace(bool has_gpu) const {
+  return config_.failure_shutdown_timeout.value_or(
+      std::min(config_.shutdown_timeout, has_gpu ? kShortGraceOfGpu : kShortGrace));
+}
+
+// Until its SIGKILL (12).
+milliseconds NodeCore::time_left(const Stopping& stopping, const WorkerSeen& worker) const {
+  const milliseconds until_last = config_.shutdown_timeout - stopping.waited;
+  if (!worker.handles_stop || !worker.has_record) {
+    return std::min(until_last, short_grace(worker.has_gpu) - stopping.waited);
+  }
+  if (!worker.in_call) return until_last;
+  // A collective that it entered before the stop counts from the stop.
+  return std::min(until_last,
+                  short_grace(worker.has_gpu) - std::min(*worker.in_call, stopping.waited));
 }
 
 void NodeCore::on(Out& out, const StacksTaken&) {
@@ -428,10 +492,11 @@ NodeCore::Stopping* NodeCore::stop_workers(Out& out, int signal, Limit grace) {
   if (stopping != nullptr) tell_of_undecided(out, *stopping);
   if (stopping == nullptr || (!was_running && !stopping->has_only_notice)) return stopping;
   stopping->has_only_notice = false;
+  stopping->signal = signal;
   signal_live_workers(out, stopping->has_ended, signal);
   if (!all(stopping->has_ended)) {
     const bool is_short = grace == Limit::kGraceAfterFailure;
-    arm(out, grace, is_short ? config_.failure_shutdown_timeout : config_.shutdown_timeout);
+    arm(out, grace, is_short ? short_grace(/*has_gpu=*/false) : config_.shutdown_timeout);
   }
   return stopping;
 }

@@ -37,8 +37,10 @@
 //   RegroupIsLate     ignore                     ShowLate (11)                    ignore
 //   StopSignal        tell NodeLeaving (1)       tell NodeLeaving; forward (1)    first: tell NodeLeaving (1); second: KILL
 //   PreemptSignal     tell NodeLeaving (1)       notice (3)                       first: tell NodeLeaving (1)
-//   TimerExpired      ignore                     TERM, timer (10)                 TakeStacks or KILL (5); then give up (2)
+//   TimerExpired      ignore                     TERM, timer (10)                 TakeStacks, LookAtWorkers or KILL (5);
+//                                                                                 then give up (2)
 //   StacksTaken       ignore                     ignore                           KILL
+//   WorkersSeen       ignore                     ignore                           KILL some, timer (12)
 //   RoundClosed       ignore                     ignore                           what is listed above for "all ended"
 //
 //   Finish begins Ending, which takes the steps of EndStep in their order, and then returns Exit:
@@ -52,10 +54,11 @@
 //   (2) tell NodeStuck and await JobEnd; if the leader no longer counts on this node: Finish
 //   (3) a preempted node tells NodeLeaving (1) when its workers have ended or the round is stopped. Until then its workers
 //       finish their step together with those of other nodes, which may not have a notice of their own yet
-//   (4) failure_shutdown_timeout when a worker has failed or a node is lost: a peer is missing, so the workers cannot
+//   (4) the short grace period (12) when a worker has failed or a node is lost: a peer is missing, so the workers cannot
 //       save anything together. After a planned stop (leave, arrival, restart, stop) it is shutdown_timeout
 //   (5) the grace period is over (GraceOver). After a failure the workers wait for a missing peer, and a grace period of
-//       zero asks for no diagnosis: KILL. Otherwise the stacks show why the workers hang: TakeStacks with a limit, then KILL
+//       zero asks for no diagnosis: KILL, after a look at the workers (12). Otherwise the stacks show why the workers hang:
+//       TakeStacks with a limit, then KILL
 //   (6) over their links, to workers that wait for the one that is gone and do not notice it themselves (NCCL)
 //   (7) the leader decides: ReplaceWorker, or GroupBroken and RoundStop. If the workers are stopped before that for another
 //       reason, or the leader is told that this node leaves: first TellGroupBroken
@@ -70,6 +73,10 @@
 //        the others are stopped as after a failure, and then this node gives up on it (2)
 //   (11) of the last generation: those that live and have not regrouped in it. The leader will wait a while longer, and then
 //        stop the round
+//   (12) failure_shutdown_timeout, where it is given, is the grace period of every worker after a failure. Else the grace
+//        period is 1 s, or 5 s for a worker that has a GPU open, and it counts from the stop; but for a worker that handles
+//        the stop signal, and is known to be outside of collectives, from its next collective on. No grace period is longer
+//        than shutdown_timeout
 //
 // clang-format on
 //
@@ -133,6 +140,19 @@ struct TimerExpired {  // ignored if another timer was armed since, or none is a
 struct StacksTaken {  // the answer to the TakeStacks action
   Round round{};
 };
+struct WorkerSeen {
+  bool handles_stop = false;  // the signal that stops it runs a handler of its own
+  bool has_gpu = false;       // it has a GPU open
+  bool has_record = false;    // of its collectives
+  std::optional<std::chrono::milliseconds> in_call =
+      {};  // since it entered its collective; none: it is in none
+
+  bool operator==(const WorkerSeen&) const = default;
+};
+struct WorkersSeen {  // the answer to the LookAtWorkers action, which comes at once
+  Round round{};
+  std::vector<WorkerSeen> workers;  // by local rank; the values of one that has ended do not matter
+};
 struct RoundClosed {  // the answer to the CloseRound action
   Round round{};
 };
@@ -189,7 +209,7 @@ using NodeEvent =
                  rdzv::JobEnd, rdzv::GroupBroken, rdzv::ReplaceWorker, StoreResult, WorkerEnded,
                  StopSignal, PreemptSignal, TimerExpired, StacksTaken, RoundClosed, LeaderLost,
                  LeaderReplaced, LeaderFound, CannotRun, StepTaken, WorkersCanRecover,
-                 WorkerRegrouped, WorkerHung, WorkerCannotRegroup, RegroupIsLate>;
+                 WorkerRegrouped, WorkerHung, WorkerCannotRegroup, RegroupIsLate, WorkersSeen>;
 
 // ---- actions
 
@@ -244,6 +264,17 @@ struct GraceOver {  // the workers that still run get SIGKILL because they did n
   bool after_failure = false;
   bool operator==(const GraceOver&) const = default;
 };
+struct LookAtWorkers {  // that still run after a failure; `signal` is the one that stopped them
+  Round round{};
+  int signal = 0;
+  bool operator==(const LookAtWorkers&) const = default;
+};
+// To the user: after a failure, these workers may still save something.
+struct WaitForSaving {
+  std::vector<int> local_ranks;
+  std::chrono::milliseconds left{};  // until SIGKILL, at the latest
+  bool operator==(const WaitForSaving&) const = default;
+};
 struct TakeStacks {  // of the workers that still run
   Round round{};
   bool operator==(const TakeStacks&) const = default;
@@ -282,15 +313,15 @@ struct Exit {
 using NodeAction =
     std::variant<OpenRoundStore, StartWorkers, SignalWorker, AskToLeave, TellGroupBroken, ArmTimer,
                  GraceOver, TakeStacks, CloseRound, CloseStore, TellLeader, Join, Announce, Finish,
-                 TakeStep, Exit, Replace, ShowLate>;
+                 TakeStep, Exit, Replace, ShowLate, LookAtWorkers, WaitForSaving>;
 
 struct NodeConfig {
   int local_world_size = 1;
   std::chrono::milliseconds shutdown_timeout{30'000};  // from the stop signal to SIGKILL
   std::chrono::milliseconds kill_timeout{10'000};      // from SIGKILL until we give up on a worker
   bool hosts_leader = true;  // if this node leaves, the job ends: the leader decides the outcome
-  // As shutdown_timeout, when a worker has failed or a node is lost.
-  std::chrono::milliseconds failure_shutdown_timeout{1'000};
+  // As shutdown_timeout, when a worker has failed or a node is lost; none: by what the workers do (12).
+  std::optional<std::chrono::milliseconds> failure_shutdown_timeout = {};
   // How long a leader here waits for nodes that do not know of the job's end yet.
   std::chrono::milliseconds leader_leave_timeout{10'000};
 };
@@ -352,7 +383,11 @@ class NodeCore {
     std::optional<rdzv::NodeLeaving> untold;    // of a preemption; the leader is told later (3)
     bool is_preempted = false;                  // a preemption came
     bool is_leaving = false;                    // a stop signal came: the next one kills
-    bool was_killed = false;                    // SIGKILL was sent
+    bool was_killed = false;                    // SIGKILL was sent to all
+    int signal = 0;                             // that stopped the workers
+    std::chrono::milliseconds waited{};         // after a failure, since that signal
+    std::vector<int> killed;                    // local ranks whose own grace period was over (12)
+    bool was_saving_said = false;               // WaitForSaving
     bool is_closing = false;                    // CloseRound was asked for
     bool is_closed = false;                     // RoundClosed came
     bool is_disowned = false;  // declared lost, or the leader was replaced: join again
@@ -404,6 +439,7 @@ class NodeCore {
   void on(Out& out, const PreemptSignal& preempt);
   void on(Out& out, const TimerExpired& expired);
   void on(Out& out, const StacksTaken& taken);
+  void on(Out& out, const WorkersSeen& seen);
   void on(Out& out, const RoundClosed& closed);
   void on(Out& out, const LeaderLost& lost);
   void on(Out& out, const LeaderReplaced&) { join_anew(out); }
@@ -429,6 +465,8 @@ class NodeCore {
   Stopping* begin_stopping();
   Stopping* stop_workers(Out& out, int signal, Limit grace = Limit::kGrace);
   void signal_live_workers(Out& out, const std::vector<bool>& has_ended, int signal);
+  std::chrono::milliseconds short_grace(bool has_gpu) const;
+  std::chrono::milliseconds time_left(const Stopping& stopping, const WorkerSeen& worker) const;
   void kill_workers(Out& out, Stopping& stopping);
   void give_up_on_workers(Out& out, Stopping& stopping);
   void go_on(Out& out);

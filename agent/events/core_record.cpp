@@ -16,11 +16,11 @@ inline constexpr std::array<std::string_view, 8> kNames<EndStep>{
     "logs", "followers", "leader", "progress", "output", "report", "events", "console"};
 
 // In the order of NodeEvent, after the messages of the leader; in the order of LinkEvent.
-constexpr std::array<std::string_view, 17> kOwnEvents{
-    "store",          "worker_ended",   "stop_signal", "preempt_signal",  "timer",
-    "stacks_taken",   "round_closed",   "leader_lost", "leader_replaced", "leader_found",
-    "cannot_run",     "step_taken",     "can_recover", "regrouped",       "worker_hung",
-    "cannot_regroup", "regroup_is_late"};
+constexpr std::array<std::string_view, 18> kOwnEvents{
+    "store",          "worker_ended",    "stop_signal", "preempt_signal",  "timer",
+    "stacks_taken",   "round_closed",    "leader_lost", "leader_replaced", "leader_found",
+    "cannot_run",     "step_taken",      "can_recover", "regrouped",       "worker_hung",
+    "cannot_regroup", "regroup_is_late", "workers_seen"};
 constexpr std::array<std::string_view, 3> kLinkEvents{"disconnected", "resumed", "silent"};
 
 // ---- messages, and the names of events
@@ -145,6 +145,18 @@ static void fields(auto& json, Is<WorkerCannotRegroup> auto& refusal) {
 static void fields(auto& json, Is<RegroupIsLate> auto& late) {
   json("round", late.round);
   json("generation", late.generation);
+}
+
+static void fields(auto& json, Is<WorkerSeen> auto& worker) {
+  json("handles_stop", worker.handles_stop);
+  json("has_gpu", worker.has_gpu);
+  json("has_record", worker.has_record);
+  json("in_call_ms", worker.in_call);
+}
+
+static void fields(auto& json, Is<WorkersSeen> auto& seen) {
+  json("round", seen.round);
+  json("workers", seen.workers);
 }
 
 static void fields(JsonWriter& json, const NodeInput& input) {

@@ -17,12 +17,15 @@
 #include <cerrno>
 #include <chrono>
 #include <cstdint>
+#include <iterator>
+#include <list>
 #include <optional>
 #include <tuple>
 #include <utility>
 
 #include "agent/loop/timer.h"
 #include "agent/process/process_stacks.h"
+#include "agent/process/worker_facts.h"
 #include "rendezvous/common/descriptor_limit.h"
 #include "rendezvous/common/lifetime.h"
 #include "rendezvous/common/open_files.h"
@@ -376,6 +379,14 @@ class Worker final : public WorkerProcess {
     if (!has_ended_) ::kill(pid_, signal);
   }
 
+  void stop(int signal) override {
+    if (has_ended_) return;
+    const bool is_a_shell = is_shell(pid_);
+    if (handles(pid_, signal) && !is_a_shell) return signal_worker(signal);
+    if (is_a_shell) await_others(handlers_in_group(pid_, signal));
+    signal_group(signal);
+  }
+
   // A worker that is stopped already still waits for its debugger.
   void pause() override {
     if (waits_for_debugger_ && is_stopped(pid_)) return;
@@ -404,7 +415,26 @@ class Worker final : public WorkerProcess {
                     }));
   }
 
+  // Members of the group that are to end before the worker's own end counts.
+  void await_others(const std::vector<pid_t>& pids) {
+    for (const pid_t pid : pids) {
+      const int end = static_cast<int>(::syscall(SYS_pidfd_open, pid, 0));
+      if (end < 0) continue;  // it is gone
+      others_.emplace_back(executor_, end);
+      others_.back().async_wait(asio::posix::stream_descriptor::wait_read,
+                                lifetime_.guard([this, other = std::prev(others_.end())](auto) {
+                                  others_.erase(other);
+                                  if (others_.empty() && std::exchange(awaits_others_, false))
+                                    on_readable();
+                                }));
+    }
+  }
+
   void on_readable() {
+    if (!others_.empty()) {
+      awaits_others_ = true;
+      return;
+    }
     siginfo_t info{};
     std::optional<ExitStatus> status;
     if (::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOWAIT | WNOHANG) == 0 &&
@@ -442,8 +472,10 @@ class Worker final : public WorkerProcess {
   bool is_paused_ = false;
   OnEnd on_end_;
   bool is_held_ = false;
-  std::optional<ExitStatus> status_;  // once it has ended
-  bool has_ended_ = false;            // and is reaped
+  std::list<asio::posix::stream_descriptor> others_;  // see await_others()
+  bool awaits_others_ = false;                        // the worker has ended before them
+  std::optional<ExitStatus> status_;                  // once it has ended
+  bool has_ended_ = false;                            // and is reaped
   const rdzv::Lifetime lifetime_;
 };
 

@@ -68,6 +68,11 @@ class WorkerProcess {
   virtual void signal_group(int signal) = 0;
   virtual void signal_worker(int signal) = 0;
 
+  // The signal that asks the worker to end. A worker that handles it gets it alone: its children (loaders of data) serve
+  // it until it has ended. Else, and for a shell, whose child may be the program that saves, the whole group gets it. A
+  // shell that dies of it has ended only when its descendants that handle it have ended, too, or have got SIGKILL.
+  virtual void stop(int signal) = 0;
+
   // Job control: SIGSTOP and SIGCONT to the group, unless the worker waits for its debugger.
   virtual void pause() = 0;
   virtual void resume() = 0;

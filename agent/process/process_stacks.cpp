@@ -68,8 +68,8 @@ std::string doing(const std::string& folder) {
 
 }  // namespace
 
-std::string stat_after_name(pid_t pid) {
-  const std::string stat = file_text("/proc/" + std::to_string(pid) + "/stat");
+std::string stat_after_name(pid_t pid, const std::string& proc) {
+  const std::string stat = file_text(proc + "/" + std::to_string(pid) + "/stat");
   const std::size_t name_end = stat.rfind(") ");
   return name_end == std::string::npos ? "" : stat.substr(name_end + 2);
 }

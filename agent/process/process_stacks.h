@@ -12,7 +12,7 @@
 namespace ddprun::agent {
 
 // /proc/<pid>/stat from the state on; empty: there is no such process. Does not block.
-std::string stat_after_name(pid_t pid);
+std::string stat_after_name(pid_t pid, const std::string& proc = "/proc");
 
 // Does not block if `parent` is this process.
 std::vector<pid_t> children_of(pid_t parent, const std::string& proc = "/proc");

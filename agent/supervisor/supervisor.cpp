@@ -61,7 +61,7 @@ Supervisor::Supervisor(const Job& job)
                    }}),
       end_(
           parts_, {observers_, queries_, leader_},
-          [this] { return workers_.stacks_text() + memory_.remark(); },
+          [this] { return escalation_ + workers_.stacks_text() + memory_.remark(); },
           log_.writes(Log::Level::kInfo)),
       hangs_(io_, job.hangs.timeout, hang_hooks()),
       hang_response_(io_, job.hangs.restarts, hang_response_hooks()),
@@ -103,7 +103,7 @@ Result<void> Supervisor::prepare() {
   auto prepared = workers_.prepare(std::move(offer), memory_.for_workers());
   if (!prepared) return prepared;
   memory_.keeper_runs();
-  handle_signals();
+  if (auto handled = handle_signals(); !handled) return handled;
   observers_.job_started(/*has_status_line=*/console_.can_have_live_line(Stream::kStderr) &&
                          output_.owns_terminals(job_.local_world_size));
   return {};
@@ -209,6 +209,19 @@ void Supervisor::perform(const GraceOver& action) {
   }
   log_.warn("workers did not end within " + duration_text(action.grace) +
             " after the failure and get SIGKILL; --failure-shutdown-timeout gives them longer");
+}
+
+void Supervisor::perform(const WaitForSaving& action) {
+  std::vector<int> ranks;
+  for (const int local_rank : action.local_ranks) {
+    ranks.push_back(workers_.round().rank_offset + local_rank);
+  }
+  const bool is_one = ranks.size() == 1;
+  log_.warn(printable(rdzv::ranks_in_words(ranks)) +
+            (is_one ? " handles SIGTERM and is" : " handle SIGTERM and are") +
+            " outside of collectives: what " + (is_one ? "it saves" : "they save") +
+            " has at most " + duration_text(action.left) +
+            " more; --failure-shutdown-timeout sets another limit");
 }
 
 WorkerGroup::Events Supervisor::worker_events() {
@@ -515,17 +528,16 @@ std::optional<Result<void>> Supervisor::replace_worker(int rank) {
 
 // A signal that was ignored when the agent started (nohup) stays ignored. The preemption signal is
 // always handled, because the user named it.
-void Supervisor::handle_signals() {
+Result<void> Supervisor::handle_signals() {
   std::vector<int> signals = job_.stop_signals;
   signals.insert(signals.end(), {SIGTSTP, SIGCONT, SIGUSR1, SIGUSR2, SIGWINCH});
-  for (const int signal : signals) {
+  std::erase_if(signals, [](int signal) {
     struct sigaction current {};
-    const bool is_ignored =
-        ::sigaction(signal, nullptr, &current) == 0 && current.sa_handler == SIG_IGN;
-    if (!is_ignored) signals_.add(signal);
-  }
-  if (job_.preempt_signal) signals_.add(*job_.preempt_signal);
-  await_signal();
+    return ::sigaction(signal, nullptr, &current) == 0 && current.sa_handler == SIG_IGN;
+  });
+  if (job_.preempt_signal) signals.push_back(*job_.preempt_signal);
+  return signals_.handle(signals,
+                         [this](const rdzv::ReceivedSignal& received) { on_signal(received); });
 }
 
 // From here on nobody handles signals, and those that are not meant to end this process must not become its
@@ -539,28 +551,48 @@ void Supervisor::block_notices() const {
   ::pthread_sigmask(SIG_BLOCK, &notices, nullptr);
 }
 
-void Supervisor::await_signal() {
-  signals_.async_wait([this](const boost::system::error_code& ec, int signal) {
-    if (ec) return;
-    await_signal();
-    const bool is_a_stop =
-        std::ranges::count(job_.stop_signals, signal) > 0 || job_.preempt_signal == signal;
-    is_a_stop ? on_stop_signal(signal) : on_control_signal(signal);
-  });
+void Supervisor::on_signal(const rdzv::ReceivedSignal& received) {
+  if (job_.preempt_signal == received.signal) {
+    if (core_.is_over()) return;  // no worker is left that could leave
+    observers_.events.write(SignalReceived{received.signal});
+    return preempted_by(received.signal);
+  }
+  const bool is_a_stop = std::ranges::count(job_.stop_signals, received.signal) > 0;
+  is_a_stop ? on_stop_signal(received) : on_control_signal(received.signal);
 }
 
-void Supervisor::on_stop_signal(int signal) {
-  const bool is_notice = signal == job_.preempt_signal;
-  if (core_.is_over()) {
-    if (is_notice) return;  // nobody is left who could leave
-    log_.warn("got " + signal_name(signal) + ": the end of the job is cut short");
-    return post(StopSignal{signal});
+void Supervisor::on_stop_signal(const rdzv::ReceivedSignal& received) {
+  const auto now = std::chrono::steady_clock::now();
+  const std::string name = signal_name(received.signal);
+  const auto meaning = stop_repeats_.of(received.signal, received.is_from_kernel, now);
+  if (meaning == StopRepeats::Meaning::kSame) {
+    return log_.debug("got " + name + " again within a second: it is the same request to stop");
   }
-  observers_.events.write(SignalReceived{signal});
-  if (is_notice) return preempted_by(signal);
-  log_.warn("got " + signal_name(signal) + ", stopping the workers");
-  post(StopSignal{signal});
+  if (core_.is_over()) {
+    log_.warn("got " + name + ": the end of the job is cut short");
+    return post(StopSignal{received.signal});
+  }
+  observers_.events.write(SignalReceived{received.signal});
+  if (meaning == StopRepeats::Meaning::kFurther && workers_.running() > 0) {
+    escalate(received);
+  } else {
+    log_.warn("got " + name + ", stopping the workers");
+  }
+  if (!stopped_at_) stopped_at_ = now;
+  post(StopSignal{received.signal});
   if (!core_.is_over()) observers_.systemd.stopping(job_.shutdown_timeout + kEndLimit);
+}
+
+// The report names it: what the workers had not saved by then is lost.
+void Supervisor::escalate(const rdzv::ReceivedSignal& received) {
+  const auto after = std::chrono::duration_cast<std::chrono::milliseconds>(
+      std::chrono::steady_clock::now() - stopped_at_.value());
+  const std::string what =
+      signal_name(received.signal) +
+      (received.sender > 0 ? " from process " + std::to_string(received.sender) : "") + ", " +
+      duration_text(after) + " after the first signal";
+  log_.warn("got " + what + ": the workers get SIGKILL");
+  if (escalation_.empty()) escalation_ = "  killed      the workers, because of " + what + "\n";
 }
 
 void Supervisor::preempted_by(int signal) {

@@ -10,7 +10,6 @@
 #pragma once
 
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/signal_set.hpp>
 #include <chrono>
 #include <deque>
 #include <memory>
@@ -30,6 +29,8 @@
 #include "agent/supervisor/query_port.h"
 #include "agent/supervisor/round_store.h"
 #include "agent/supervisor/worker_group.h"
+#include "rendezvous/common/stop_repeats.h"
+#include "rendezvous/net/received_signals.h"
 
 namespace ddprun::agent {
 
@@ -65,6 +66,10 @@ class Supervisor {
     timer_.arm(action.after, [this, timer = action.timer] { post(TimerExpired{timer}); });
   }
   void perform(const GraceOver& action);
+  void perform(const LookAtWorkers& action) {
+    post(WorkersSeen{action.round, workers_.look(action.signal)});
+  }
+  void perform(const WaitForSaving& action);
   void perform(const TakeStacks&) { workers_.take_stacks(); }
   void perform(const CloseRound&) {
     timer_.cancel();
@@ -105,10 +110,11 @@ class Supervisor {
   std::optional<Result<void>> replace_worker(int rank);
 
   // ---- signals
-  void handle_signals();
+  Result<void> handle_signals();
   void block_notices() const;
-  void await_signal();
-  void on_stop_signal(int signal);
+  void on_signal(const rdzv::ReceivedSignal& received);
+  void on_stop_signal(const rdzv::ReceivedSignal& received);
+  void escalate(const rdzv::ReceivedSignal& received);
   void preempted_by(int signal);
   void on_control_signal(int signal);
   void pause();
@@ -126,7 +132,8 @@ class Supervisor {
   NodeCore core_;
   std::deque<NodeEvent> queue_;
   bool is_pumping_ = false;
-  boost::asio::signal_set signals_;
+  rdzv::ReceivedSignals signals_;
+  StopRepeats stop_repeats_;
   WorkerGroup workers_;
   RoundStore store_;
   QueryPort queries_;
@@ -142,6 +149,9 @@ class Supervisor {
   std::chrono::milliseconds grace_{};  // the last grace period that is over, for the event log
   std::vector<rdzv::RankCalls>
       last_calls_;  // of workers that have ended in this round; with --record
+  std::optional<std::chrono::steady_clock::time_point> stopped_at_;  // by the first stop signal
+  std::string
+      escalation_;  // a line of the report: why the workers got SIGKILL in their grace period
   bool was_told_to_wait_ = false;
   bool is_preempted_ = false;
   std::optional<rdzv::JobOutcome> outcome_;

@@ -15,6 +15,7 @@
 #include "agent/process/orphans.h"
 #include "agent/process/process_hold.h"
 #include "agent/process/search_path.h"
+#include "agent/process/worker_facts.h"
 #include "agent/python/python_archives.h"
 #include "agent/standby/background.h"
 #include "rendezvous/common/exit_codes.h"
@@ -352,7 +353,25 @@ void WorkerGroup::signal(int local_rank, int signal) {
   if (process == nullptr) return;
   if (signal == SIGKILL) finish_stacks();
   if (signal == SIGKILL && is_grace_over_) events_.killed(local_rank, process->pid());
-  process->signal_group(signal);
+  const bool asks_to_end = signal != SIGKILL && signal != SIGCONT;
+  asks_to_end ? process->stop(signal) : process->signal_group(signal);
+}
+
+std::vector<WorkerSeen> WorkerGroup::look(int signal) const {
+  std::vector<WorkerSeen> seen(workers_.size());
+  for (int local_rank = 0; local_rank < count(); ++local_rank) {
+    const auto& process = worker(local_rank).process;
+    if (!process) continue;
+    const std::vector<GroupCalls> groups = calls(local_rank);  // that it is in first
+    WorkerSeen& its = seen[static_cast<std::size_t>(local_rank)];
+    its.handles_stop = handles(process->pid(), signal);
+    its.has_gpu = has_gpu(process->pid());
+    its.has_record = !groups.empty();
+    if (!groups.empty() && groups.front().at && !groups.front().at->is_over) {
+      its.in_call = std::chrono::duration_cast<std::chrono::milliseconds>(groups.front().at->since);
+    }
+  }
+  return seen;
 }
 
 void WorkerGroup::ask_to_leave(int local_rank, int signal) {

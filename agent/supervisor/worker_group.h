@@ -86,6 +86,8 @@ class WorkerGroup {
   Result<void> kill_to_replace(int rank);
   // It will be killed because it hangs: this verdict, and its stack. False: it has ended.
   bool is_to_end(int local_rank, const std::string& hang, const std::string& stack);
+  // What the workers do that were stopped by the signal, by local rank.
+  std::vector<WorkerSeen> look(int signal) const;
   // From now on a SIGKILL in this round counts as one after the grace period.
   void grace_is_over() { is_grace_over_ = true; }
   // Takes the stacks of the workers that are about to be killed, because they show why these hang.

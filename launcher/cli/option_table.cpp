@@ -129,9 +129,10 @@ constexpr std::array<OptionSpec, kOptionCount> kTable{{
     {kShutdownTimeout, "shutdown-timeout", "SECONDS", "30",
      "time from the stop signal until workers are killed", kValue, kPetAndOwn, '\0', "",
      "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"},
-    {kFailureShutdownTimeout, "failure-shutdown-timeout", "SECONDS", "1",
-     "the same after a worker has failed or a node was lost, when no collective can complete; at "
-     "most --shutdown-timeout",
+    {kFailureShutdownTimeout, "failure-shutdown-timeout", "SECONDS", "",
+     "the same after a worker has failed or a node was lost, when no collective can complete, for "
+     "every worker; by default a worker that handles SIGTERM has --shutdown-timeout while it is "
+     "outside of collectives, any other 1 s, or 5 s if it has a GPU open",
      kValue, kOwn},
     {kExitBarrierTimeout, "exit-barrier-timeout", "SECONDS", "300",
      "accepted for compatibility with torchrun; nodes end together without a timed barrier", kValue,

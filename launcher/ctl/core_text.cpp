@@ -37,6 +37,7 @@ const char* text_of(const LeaderLost&) { return "the leader is lost"; }
 const char* text_of(const LeaderReplaced&) { return "another process leads now"; }
 const char* text_of(const CannotRun&) { return "cannot run"; }
 const char* text_of(const OpenRoundStore&) { return "open the store"; }
+const char* text_of(const LookAtWorkers&) { return "look at the workers that still run"; }
 const char* text_of(const TakeStacks&) { return "take the stacks of the workers"; }
 const char* text_of(const CloseRound&) { return "end what is left"; }
 const char* text_of(const CloseStore&) { return "close the store"; }
@@ -151,6 +152,20 @@ struct Words {
     return "local rank " + to_string(hung.local_rank) + of_round(hung.round) +
            " hangs, and is to be killed";
   }
+  std::string operator()(const WorkersSeen& seen) const {
+    std::string text = "the workers" + of_round(seen.round) + " that still run were looked at:";
+    for (std::size_t i = 0; i < seen.workers.size(); ++i) {
+      const WorkerSeen& worker = seen.workers[i];
+      text +=
+          (i == 0 ? " local rank " : "; ") + to_string(i) +
+          (worker.handles_stop ? " handles the signal, " : " does not handle the signal, ") +
+          (!worker.has_record ? "has no record of its collectives"
+           : worker.in_call ? "is in a collective for " + to_string(worker.in_call->count()) + " ms"
+                            : "is in no collective") +
+          (worker.has_gpu ? ", has a GPU open" : "");
+    }
+    return text;
+  }
   std::string operator()(const StopSignal& stop) const {
     return "stop signal " + signal_name(stop.signal);
   }
@@ -193,6 +208,10 @@ struct Words {
   std::string operator()(const GraceOver& over) const {
     return "the workers' " + to_string(over.grace.count()) + " ms " +
            (over.after_failure ? "after a failure are over" : "are over");
+  }
+  std::string operator()(const WaitForSaving& wait) const {
+    return "wait for workers that may save something, at most " + to_string(wait.left.count()) +
+           " ms: " + to_string(wait.local_ranks.size());
   }
   std::string operator()(const TellLeader& tell) const {
     return "tell the leader " + std::visit(*this, tell.message);

@@ -304,9 +304,11 @@ class Planner {
     agent::Job& job = plan_.job;
     job.shutdown_timeout = take_(read_seconds(option(OptionId::kShutdownTimeout), Zero::kAllowed));
     // A user who gives every stop less time does not want more for this one.
-    job.failure_shutdown_timeout =
-        std::min(job.shutdown_timeout,
-                 take_(read_seconds(option(OptionId::kFailureShutdownTimeout), Zero::kAllowed)));
+    if (const auto after_failure = option(OptionId::kFailureShutdownTimeout);
+        !after_failure.text().empty()) {
+      job.failure_shutdown_timeout =
+          std::min(job.shutdown_timeout, take_(read_seconds(after_failure, Zero::kAllowed)));
+    }
     job.hangs.timeout = take_(read_hang_timeout(option(OptionId::kHangTimeout)));
     job.hangs.restarts = take_(read_choice(option(OptionId::kOnHang))) == "restart";
     job.exit_code_as_torchrun = take_(read_choice(option(OptionId::kExitCode))) == "torchrun";

@@ -247,7 +247,9 @@ boost::json::object job_object(const agent::Job& job) {
           {"stop_signals", signal_names(job.stop_signals)},
           {"preempt_signal", preempt_signal},
           {"shutdown_timeout_ms", job.shutdown_timeout.count()},
-          {"failure_shutdown_timeout_ms", job.failure_shutdown_timeout.count()},
+          {"failure_shutdown_timeout_ms",
+           job.failure_shutdown_timeout ? boost::json::value(job.failure_shutdown_timeout->count())
+                                        : boost::json::value(nullptr)},
           {"hang_timeout", hang_timeout_of(job.hangs.timeout)},
           {"restarts_hung_ranks", job.hangs.restarts},
           {"keep_memory_ms", job.keep_memory.time.count()},

@@ -202,7 +202,7 @@ TEST_F(Stacks, AreNotWaitedForAfterASecondSignal) {
   ASSERT_TRUE(has_started()) << job.err();
   job.signal(SIGTERM);
   ASSERT_TRUE(eventually([&] { return std::filesystem::exists(folder_ / "hangs"); }));
-  job.signal(SIGTERM);
+  job.signal(SIGINT);
   EXPECT_EQ(job.wait(milliseconds(3000)), exited(143)) << "less than the stacks may take";
   EXPECT_THAT(job.left_over(), ::testing::IsEmpty());
 }

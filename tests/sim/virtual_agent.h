@@ -204,6 +204,22 @@ class VirtualAgent {
   }
 
   void perform(const agent::GraceOver&) {}
+  void perform(const agent::WaitForSaving& action) {
+    require(!action.local_ranks.empty() && action.left > 0ms, "no worker is waited for");
+  }
+  // Workers save, compute and enter collectives as they like.
+  void perform(const agent::LookAtWorkers& action) {
+    std::vector<agent::WorkerSeen> seen(static_cast<std::size_t>(settings_.node.local_world_size));
+    for (agent::WorkerSeen& worker : seen) {
+      worker.handles_stop = job_.random.chance(50);
+      worker.has_gpu = job_.random.chance(20);
+      worker.has_record = job_.random.chance(80);
+      if (job_.random.chance(30)) {
+        worker.in_call = std::chrono::ceil<std::chrono::milliseconds>(job_.random.time(0ms, 8s));
+      }
+    }
+    step_after(0ms, agent::WorkersSeen{action.round, std::move(seen)});
+  }
   void perform(const agent::Announce&) {}
   void perform(const agent::TellLeader& action) {
     if (std::holds_alternative<rdzv::WorkerReplaceable>(action.message)) undecided_ += 1;

@@ -8,6 +8,7 @@
 // benchmarks use it too.
 #include <dirent.h>
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -106,6 +107,23 @@ void do_ignore(const char* argument) { std::signal(std::atoi(argument), SIG_IGN)
 
 void do_end_well_on(const char* argument) {
   std::signal(std::atoi(argument), [](int) { _exit(0); });
+}
+
+volatile std::sig_atomic_t was_caught = 0;
+
+void do_catch(const char* argument) {
+  std::signal(std::atoi(argument), [](int) { was_caught = 1; });
+}
+
+void do_until_caught(const char*) {
+  const timespec pause_time{0, 1'000'000};
+  while (was_caught == 0) nanosleep(&pause_time, nullptr);
+}
+
+void do_work(const char* milliseconds) {
+  const std::int64_t until = monotonic_ns() + std::atol(milliseconds) * 1'000'000;
+  const timespec pause_time{0, 1'000'000};
+  while (monotonic_ns() < until) nanosleep(&pause_time, nullptr);
 }
 
 // Writes the time of this process's start, and its pid, to DIR/<round>.<rank>.
@@ -391,6 +409,28 @@ void do_link_garbage(const char* argument) {
   }
 }
 
+// ---- the record of collectives
+
+ddprun::record::Memory* opened_record = nullptr;
+ddprun::record::GroupPlace group_of_record;
+
+void do_enter_call(const char*) {
+  if (opened_record == nullptr) die("the action 'record' must come before");
+  ddprun::record::enter(*opened_record, group_of_record, {}, monotonic_ns());
+}
+
+void do_record(const char*) {
+  void* const memory = mmap(nullptr, ddprun::record::kBytes, PROT_READ | PROT_WRITE, MAP_SHARED,
+                            descriptor(ddprun::record::kVariable), 0);
+  if (memory == MAP_FAILED) die(std::string("mmap: ") + std::strerror(errno));
+  opened_record = static_cast<ddprun::record::Memory*>(memory);
+  const auto rank = static_cast<std::uint32_t>(std::atoi(variable("RANK").c_str()));
+  const auto size = static_cast<std::uint32_t>(std::atoi(variable("WORLD_SIZE").c_str()));
+  group_of_record = ddprun::record::add_group(*opened_record, "group", rank, size, 0);
+  const auto call = ddprun::record::enter(*opened_record, group_of_record, {}, monotonic_ns());
+  ddprun::record::leave(*opened_record, call, monotonic_ns());
+}
+
 // ---- who does the rest
 
 void wait_for_child_and_end(pid_t child) {
@@ -417,8 +457,11 @@ constexpr Action kActions[] = {
     {"wait", false, do_wait},               // until killed
     {"ignore", true, do_ignore},            // this signal
     {"end-well-on", true, do_end_well_on},  // this signal: exit 0
-    {"stamp", true, do_stamp},              // DIR/<round>.<rank>: "<first instruction, ns> <pid>"
-    {"until", true, do_until},              // FILE exists
+    {"catch", true, do_catch},              // this signal: note it
+    {"until-caught", false, do_until_caught},
+    {"work", true, do_work},    // this many milliseconds, also when signals come
+    {"stamp", true, do_stamp},  // DIR/<round>.<rank>: "<first instruction, ns> <pid>"
+    {"until", true, do_until},  // FILE exists
     {"until-unless-child-dies", true, do_until_unless_child_dies},
     {"touch", true, do_touch},              // FILE
     {"environment", true, do_environment},  // to FILE, as execve's entries, each ended by NUL
@@ -444,6 +487,8 @@ constexpr Action kActions[] = {
     {"take-leave", false, do_take_leave},     // says that it acts upon such requests
     {"until-told", false, do_until_told},     // to leave
     {"link-garbage", true, do_link_garbage},  // this many bytes
+    {"record", false, do_record},             // keeps one, with a call that is over
+    {"enter-call", false, do_enter_call},     // in that record; the call does not end
     {"as-fork", false, do_as_fork},           // the rest, in a child; ends as that does
 };
 

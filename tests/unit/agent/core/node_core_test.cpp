@@ -62,11 +62,11 @@ std::vector<NodeAction> finish(const rdzv::JobOutcome& outcome, std::uint32_t ti
 }
 
 std::string names_of(const std::vector<NodeAction>& actions) {
-  constexpr const char* kNames[] = {"OpenRoundStore",  "StartWorkers", "SignalWorker", "AskToLeave",
-                                    "TellGroupBroken", "ArmTimer",     "GraceOver",    "TakeStacks",
-                                    "CloseRound",      "CloseStore",   "TellLeader",   "Join",
-                                    "Announce",        "Finish",       "TakeStep",     "Exit",
-                                    "Replace",         "ShowLate"};
+  constexpr const char* kNames[] = {
+      "OpenRoundStore", "StartWorkers", "SignalWorker", "AskToLeave",    "TellGroupBroken",
+      "ArmTimer",       "GraceOver",    "TakeStacks",   "CloseRound",    "CloseStore",
+      "TellLeader",     "Join",         "Announce",     "Finish",        "TakeStep",
+      "Exit",           "Replace",      "ShowLate",     "LookAtWorkers", "WaitForSaving"};
   static_assert(std::size(kNames) == std::variant_size_v<NodeAction>);
   constexpr const char* kTold[] = {
       "NodeHello",       "StoreOpened",       "StoreNotOpened", "WorkerFailed",
@@ -258,6 +258,101 @@ TEST(NodeCore, TakesNoStacksAfterAFailureAndWithoutAGrace) {
                           NodeAction{ArmTimer{TimerId{2}, 10s}}));
 }
 
+// ---- after a failure
+
+const WorkerSeen kNoHandler{.has_record = true};
+const WorkerSeen kSaves{.handles_stop = true, .has_record = true};
+const WorkerSeen kNotKnown{.handles_stop = true};
+const WorkerSeen kWithGpu{.handles_stop = true, .has_gpu = true};
+WorkerSeen in_call(std::chrono::milliseconds since) {
+  return {.handles_stop = true, .has_record = true, .in_call = since};
+}
+
+// Two workers, stopped after a failure.
+class AfterFailureTest : public NodeCoreTest {
+ protected:
+  AfterFailureTest() {
+    run();
+    core.step(rdzv::RoundStop{kFirst, rdzv::RoundStop::Why::kFailure});
+  }
+  // The timer that is armed expires, and then the workers are seen as they are.
+  void look(const WorkerSeen& one, const WorkerSeen& other) {
+    EXPECT_THAT(core.step(TimerExpired{TimerId{++timer_}}),
+                ElementsAre(NodeAction{LookAtWorkers{kFirst, SIGTERM}}));
+    actions_ = core.step(WorkersSeen{kFirst, {one, other}});
+  }
+  NodeAction arms(std::chrono::milliseconds after) { return ArmTimer{TimerId{timer_ + 1}, after}; }
+
+  std::uint32_t timer_ = 0;
+  std::vector<NodeAction> actions_;  // that followed
+};
+
+TEST(AfterFailure, AWorkerThatCannotSaveHasOneSecond) {
+  for (const WorkerSeen& worker : {kNoHandler, kNotKnown, in_call(1s), in_call(2min)}) {
+    NodeCore core{NodeConfig{1, 30s, 10s}};
+    core.step(start_of(kFirst));
+    EXPECT_THAT(core.step(rdzv::RoundStop{kFirst, rdzv::RoundStop::Why::kFailure}),
+                Contains(NodeAction{ArmTimer{TimerId{1}, 1s}}));
+    core.step(TimerExpired{TimerId{1}});
+    EXPECT_THAT(core.step(WorkersSeen{kFirst, {worker}}),
+                ElementsAre(NodeAction{GraceOver{1s, true}}, NodeAction{SignalWorker{0, SIGKILL}},
+                            NodeAction{ArmTimer{TimerId{2}, 10s}}));
+  }
+}
+
+TEST_F(AfterFailureTest, AWorkerThatMaySaveHasItsTimeUntilItEntersACollective) {
+  look(kNoHandler, kSaves);
+  EXPECT_THAT(actions_,
+              ElementsAre(NodeAction{GraceOver{1s, true}}, NodeAction{SignalWorker{0, SIGKILL}},
+                          NodeAction{WaitForSaving{{1}, 29s}}, arms(100ms)));
+  core.step(ended(0));
+  look({}, kSaves);
+  EXPECT_THAT(actions_, ElementsAre(arms(100ms))) << "it is said once";
+  look({}, in_call(40ms));
+  EXPECT_THAT(actions_, ElementsAre(arms(100ms)));
+  look({}, in_call(970ms));
+  EXPECT_THAT(actions_, ElementsAre(arms(30ms)));
+  look({}, in_call(1s));
+  EXPECT_THAT(actions_, ElementsAre(NodeAction{GraceOver{1330ms, true}},
+                                    NodeAction{SignalWorker{1, SIGKILL}}, arms(10s)));
+}
+
+TEST_F(AfterFailureTest, AWorkerThatIsKilledWhileAnotherOneSavesIsKilledOnce) {
+  look(kNoHandler, kSaves);
+  look(kNoHandler, kSaves);
+  EXPECT_THAT(actions_, ElementsAre(arms(100ms)));
+  core.step(ended(1));
+  look(kNoHandler, {});
+  EXPECT_THAT(actions_, ElementsAre(arms(10s))) << "it has its time to end";
+  core.step(TimerExpired{TimerId{++timer_}});
+  EXPECT_THAT(core.step(RoundClosed{kFirst}), Contains(tells(rdzv::RoundStopped{kFirst, {}})));
+}
+
+TEST_F(AfterFailureTest, AWorkerWithAGpuHasFiveSeconds) {
+  look(kWithGpu, kWithGpu);
+  EXPECT_THAT(actions_, ElementsAre(arms(100ms)));
+  for (int i = 0; i < 39; ++i) look(kWithGpu, kWithGpu);
+  look(kWithGpu, kWithGpu);
+  EXPECT_THAT(actions_,
+              ElementsAre(NodeAction{GraceOver{5s, true}}, NodeAction{SignalWorker{0, SIGKILL}},
+                          NodeAction{SignalWorker{1, SIGKILL}}, arms(10s)));
+}
+
+TEST_F(AfterFailureTest, NoWorkerHasMoreTimeThanAfterAStop) {
+  look(kSaves, kSaves);
+  for (int i = 0; i < 289; ++i) look(kSaves, kSaves);
+  actions_ = core.step(TimerExpired{TimerId{++timer_}});
+  EXPECT_THAT(actions_,
+              ElementsAre(NodeAction{GraceOver{30s, true}}, NodeAction{SignalWorker{0, SIGKILL}},
+                          NodeAction{SignalWorker{1, SIGKILL}}, arms(10s)));
+}
+
+TEST_F(AfterFailureTest, ASecondSignalKillsWorkersThatSave) {
+  look(kSaves, kSaves);
+  core.step(StopSignal{SIGINT});
+  EXPECT_EQ(names_of(core.step(StopSignal{SIGINT})), "SIGKILL SIGKILL ArmTimer");
+}
+
 // As when the grace is over and a second signal comes in the same moment: the timer of the grace is
 // ready already when that of the kill is armed.
 TEST_F(NodeCoreTest, ATimerThatWasReplacedIsNotTakenForTheOneThatReplacedIt) {
@@ -300,6 +395,7 @@ TEST_F(NodeCoreTest, GivesUpOnAWorkerThatHangsInTheKernel) {
   EXPECT_EQ(stops.front(), (NodeAction{SignalWorker{0, SIGTERM}})) << "as after a failure";
   core.step(ended(0));
   core.step(TimerExpired{TimerId{2}});
+  core.step(WorkersSeen{kFirst, {{}, {}}});
   const auto gives_up = core.step(TimerExpired{TimerId{3}});
   ASSERT_FALSE(gives_up.empty());
   const auto* told = std::get_if<TellLeader>(&gives_up.front());
@@ -870,6 +966,7 @@ TEST(NodeCore, AnswersEveryEventInEveryStateAsItsTableSays) {
        {"NodeLeaving Finish TakeStep ArmTimer", "AskToLeave", "NodeLeaving", kNextStep, ""}},
       {TimerExpired{TimerId{1}}, {"", "", "GraceOver TakeStacks ArmTimer", kNextStep, ""}, {}},
       {StacksTaken{kFirst}, {"", "", "SIGKILL ArmTimer", "", ""}, {}},
+      {WorkersSeen{kFirst, {{}}}, {"", "", "", "", ""}, {}},
       {RoundClosed{kFirst}, {"", "", "", "", ""}, {}},
       {StepTaken{EndStep::kLogs}, {"", "", "", kNextStep, ""}, {}},
       {StepTaken{EndStep::kConsole}, {"", "", "", "", ""}, {}},

@@ -55,7 +55,8 @@ TEST(CoreRecord, EveryEventOfAnAgentComesBackAsItWas) {
                                    WorkerRegrouped{Round{6}, 2, 7},
                                    WorkerEnded{Round{2}, 1, failure, Replaceable{8, 9}},
                                    WorkerCannotRegroup{Round{6}, 2},
-                                   RegroupIsLate{Round{6}, 3}};
+                                   RegroupIsLate{Round{6}, 3},
+                                   WorkersSeen{Round{6}, {{true, true, true, 40ms}, {}}}};
   for (const auto& frame : rdzv::testing::example_leader_frames()) {
     const auto* message = std::get_if<rdzv::wire::Message<rdzv::ToAgent>>(&frame);
     if (message == nullptr) continue;

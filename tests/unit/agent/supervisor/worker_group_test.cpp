@@ -40,6 +40,7 @@ class FakeProcess final : public WorkerProcess {
   bool is_in_control_group() const override { return true; }
   void signal_group(int signal) override { note("group", signal); }
   void signal_worker(int signal) override { note("worker", signal); }
+  void stop(int signal) override { note("stop", signal); }
   void pause() override { note("group", SIGSTOP); }
   void resume() override { note("group", SIGCONT); }
   void hold_end() override {}
@@ -198,7 +199,7 @@ TEST_F(WorkerGroupTest, AKillIsOneAfterTheGraceOnlyWhenThatIsOver) {
   group.signal(1, SIGKILL);
   EXPECT_THAT(killed_, ElementsAre(1));
   EXPECT_THAT(started[0].got,
-              ElementsAre(std::pair("group", SIGTERM), std::pair("group", SIGKILL)));
+              ElementsAre(std::pair("stop", SIGTERM), std::pair("group", SIGKILL)));
   begun();
   group.signal(1, SIGKILL);
   EXPECT_THAT(killed_, ElementsAre(1)) << "the next round has a grace of its own";

@@ -300,9 +300,11 @@ TEST_F(Planning, ReadsTimes) {
   EXPECT_EQ(job({}, {{"PET_SHUTDOWN_TIMEOUT", "60"}, {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "120"}})
                 .shutdown_timeout,
             milliseconds(60'000));
-  EXPECT_EQ(job({}).failure_shutdown_timeout, milliseconds(1000));
+  EXPECT_EQ(job({}).failure_shutdown_timeout, std::nullopt) << "the agent decides";
   EXPECT_EQ(job({"--failure-shutdown-timeout=30"}).failure_shutdown_timeout, milliseconds(30'000));
-  EXPECT_EQ(job({"--shutdown-timeout=0.25"}).failure_shutdown_timeout, milliseconds(250))
+  EXPECT_EQ(
+      job({"--shutdown-timeout=0.25", "--failure-shutdown-timeout=1"}).failure_shutdown_timeout,
+      milliseconds(250))
       << "never more than the other";
   for (const std::string text : {"-1", "x", "", "nan", "inf", "1e10", "1s", "0x10"}) {
     EXPECT_THAT(refusal({"--shutdown-timeout=" + text}), HasSubstr("give a time in seconds"))

@@ -1,0 +1,23 @@
+// Facts about a worker's process that decide how it is stopped, from /proc (tests use a fake `proc`). Nothing here blocks.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+#include <vector>
+
+namespace ddprun::agent {
+
+// The process has a handler of its own for the signal. False also if there is no such process.
+bool handles(pid_t pid, int signal, const std::string& proc = "/proc");
+
+// It runs a shell, also one that was started by the first line of a script.
+bool is_shell(pid_t pid, const std::string& proc = "/proc");
+
+// It has a GPU open (NVIDIA, AMD).
+bool has_gpu(pid_t pid, const std::string& proc = "/proc");
+
+// The descendants of `leader` that are in its process group and have a handler of their own for the signal.
+std::vector<pid_t> handlers_in_group(pid_t leader, int signal, const std::string& proc = "/proc");
+
+}  // namespace ddprun::agent
