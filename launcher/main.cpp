@@ -122,10 +122,12 @@ int run(int argc, char** argv, const Environment& environment) {
     if (!had) return refuse(had.error(), environment);
   }
   const std::string directory = current_directory();
+  // It may throw, and GCC 12 destroys members twice if an initialiser of an aggregate throws.
+  std::string id = boost::uuids::to_string(boost::uuids::random_generator()());
   const Surroundings surroundings{
       {directory, own_folder, environment_bin(called_as(argv), directory)},
       {},
-      boost::uuids::to_string(boost::uuids::random_generator()()),
+      std::move(id),
       rdzv::kMungeLibrary,
       ::getpid() == 1};
   auto plan = make_plan(settings, line->command, environment, surroundings);

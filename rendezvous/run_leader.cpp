@@ -15,6 +15,7 @@
 #include "rendezvous/leader/leader_address.h"
 #include "rendezvous/leader/round_server.h"
 #include "rendezvous/net/asio_transport.h"
+#include "rendezvous/net/event_calls.h"
 #include "rendezvous/net/name_lookup.h"
 #include "rendezvous/net/received_signals.h"
 
@@ -130,6 +131,10 @@ class StandaloneLeader {
 
 int run_leader(const LeaderJob& job) {
   raise_descriptor_limit();
+  if (const auto tried = try_event_calls(); !tried) {
+    say(tried.error().to_string());
+    return kExitCannotRun;
+  }
   boost::asio::io_context io(1);
   auto listener = open_port(job.listen);
   if (!listener) {

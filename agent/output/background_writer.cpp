@@ -48,7 +48,7 @@ int write_fully(int fd, std::string_view& bytes) {
       bytes.remove_prefix(static_cast<std::size_t>(written));
     } else if (errno == EAGAIN) {  // somebody else made the shared description non-blocking
       pollfd ready{fd, POLLOUT, 0};
-      ::poll(&ready, 1, -1);
+      if (::poll(&ready, 1, -1) < 0 && errno != EINTR) return errno;
     } else if (errno != EINTR) {
       return errno;
     }

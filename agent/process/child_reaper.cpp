@@ -124,15 +124,22 @@ bool ChildReaper::is_known(pid_t pid) const {
   return (keeper_ && keeper_->pid() == pid) || hooks_.is_owned(pid);
 }
 
-void ChildReaper::reap() {
-  if (keeper_ && keeper_->has_died()) {
-    if (auto replaced = keeper_->replace(); !replaced) {
-      hooks_.error("the keeper died and cannot be replaced: " + replaced.error().to_string());
-    } else {
-      hooks_.warn("the keeper was killed; there is a new one");
-      hooks_.on_keeper_replaced(keeper_->pid());
-    }
+void ChildReaper::replace_keeper(const ExitStatus& died) {
+  if (died.signal == 0) {
+    return hooks_.error(error_from_errno(died.code,
+                                         "the keeper cannot wait for the end of ddprun, so "
+                                         "workers may live on if ddprun is killed")
+                            .to_string());
   }
+  if (auto replaced = keeper_->replace(); !replaced) {
+    return hooks_.error("the keeper died and cannot be replaced: " + replaced.error().to_string());
+  }
+  hooks_.warn("the keeper was killed; there is a new one");
+  hooks_.on_keeper_replaced(keeper_->pid());
+}
+
+void ChildReaper::reap() {
+  if (const auto died = keeper_ ? keeper_->died() : std::nullopt) replace_keeper(*died);
   reap_orphans([this](pid_t pid) { return is_known(pid); });
 }
 

@@ -88,6 +88,7 @@ class ChildReaper {
 
  private:
   void await();
+  void replace_keeper(const ExitStatus& died);
   bool is_known(pid_t pid) const;
   void make_control_group(const std::string& own_groups);
   void follow_control_group();

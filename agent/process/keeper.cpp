@@ -19,6 +19,7 @@
 #include <tuple>
 #include <utility>
 
+#include "agent/process/child_end.h"
 #include "agent/process/control_group.h"
 #include "rendezvous/common/open_files.h"
 #include "rendezvous/common/signals_blocked.h"
@@ -34,13 +35,15 @@ using Clock = std::chrono::steady_clock;  // read by a system call only
 constexpr auto kPatience = 250ms;
 constexpr auto kControlGroupPatience = 1000ms;
 
+// A leader is no child of the keeper: without a pidfd nothing tells of its end.
 void await_leader(pid_t group, Clock::time_point until) {
   const int fd = static_cast<int>(::syscall(SYS_pidfd_open, group, 0));
-  if (fd < 0) return;
   pollfd end{fd, POLLIN, 0};
   const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(until - Clock::now());
-  ::poll(&end, 1, static_cast<int>(std::max(left, 0ms).count()));
-  ::close(fd);
+  if (fd < 0 || ::poll(&end, 1, static_cast<int>(std::max(left, 0ms).count())) < 0) {
+    while (::kill(group, 0) == 0 && Clock::now() < until) ::usleep(1000);
+  }
+  if (fd >= 0) ::close(fd);
 }
 
 void await_group(pid_t group, Clock::time_point until, MemoryHolder& memory) {
@@ -61,7 +64,8 @@ void Keeper::keep(int pipe_fd, int cleaned_fd) const {
   }
   std::ranges::sort(kept);
   close_all_files_but(std::span<const int>(kept).subspan(offer_ ? 0 : 3));
-  const bool is_dropped = await_end_of_agent(pipe_fd, offer_.get());
+  const std::optional<bool> is_dropped = await_end_of_agent(pipe_fd, offer_.get());
+  if (!is_dropped) ::_exit(errno);
   const std::time_t ended = ::time(nullptr);
   const auto each_group = [this](auto&& perform) {
     for (std::size_t i = 0; i < count_; ++i) {
@@ -83,7 +87,7 @@ void Keeper::keep(int pipe_fd, int cleaned_fd) const {
   const auto until = Clock::now() + kPatience;
   each_group([until](pid_t group) { await_leader(group, until); });
   remove_files();
-  MemoryHolder memory(offer_.get(), is_dropped, ended);  // the workers themselves have ended
+  MemoryHolder memory(offer_.get(), *is_dropped, ended);  // the workers themselves have ended
   // Other members of a group may have made the file meanwhile, so it is removed again. This waits
   // longer if dead orphans are not reaped (a container without an init): they still count as
   // members.
@@ -146,11 +150,10 @@ Keeper::~Keeper() {
     char nothing = 0;
     while (::read(cleaned_.get(), &nothing, 1) < 0 && errno == EINTR) {
     }
-    if (pid_ > 0) ::waitpid(pid_, nullptr, WNOHANG);
+    if (pid_ > 0) reaped(pid_, WNOHANG);
     return;
   }
-  while (pid_ > 0 && ::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
-  }
+  if (pid_ > 0) reaped(pid_, 0);
 }
 
 void Keeper::drop_memory() {
@@ -159,8 +162,7 @@ void Keeper::drop_memory() {
 }
 
 void Keeper::tell_to_drop() {
-  const char any = 'd';
-  if (offer_ && pipe_) std::ignore = ::write(pipe_.get(), &any, 1);
+  if (offer_ && pipe_) std::ignore = ::write(pipe_.get(), &keeper_words::kDrop, 1);
 }
 
 // The agent may be killed during this. The path is then a mixture of the old and the new one, but
@@ -172,12 +174,16 @@ void Keeper::set_path(std::size_t index, std::string_view path) {
   file[path.size()] = '\0';
 }
 
-void Keeper::let_go() { pipe_.reset(); }
+void Keeper::let_go() {
+  const int pipe = pipe_.release();
+  if (pipe >= 0 && ::close(pipe) != 0) std::ignore = ::write(pipe, &keeper_words::kEnd, 1);
+}
 
-bool Keeper::has_died() {
-  if (pid_ <= 0 || ::waitpid(pid_, nullptr, WNOHANG) != pid_) return false;
+std::optional<ExitStatus> Keeper::died() {
+  const auto end = pid_ > 0 ? reaped(pid_, WNOHANG) : std::nullopt;
+  if (!end) return std::nullopt;
   pid_ = -1;
-  return static_cast<bool>(pipe_);
+  return pipe_ ? end : std::nullopt;
 }
 
 }  // namespace ddprun::agent

@@ -21,6 +21,7 @@
 #include <string_view>
 
 #include "agent/process/memory_offer.h"
+#include "rendezvous/common/exit_status.h"
 #include "rendezvous/common/result.h"
 #include "rendezvous/common/unique_fd.h"
 
@@ -57,9 +58,10 @@ class Keeper {
   // The job has succeeded: nobody will need the memory. Call it before let_go().
   void drop_memory();
 
-  // Reaps the keeper if it has ended. True, once, if it was not let go: the caller must call
-  // replace().
-  bool has_died();
+  // Reaps the keeper if it has ended. Its end, once, if it was not let go: if a signal has killed it,
+  // the caller must call replace(); else its code is the errno of the call without which it cannot
+  // wait, and another one would end likewise.
+  std::optional<ExitStatus> died();
 
   // Forks another keeper on the same table.
   Result<void> replace();

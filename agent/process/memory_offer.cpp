@@ -100,18 +100,21 @@ void remove(const MemoryOffer& offer) {
 
 }  // namespace
 
-bool await_end_of_agent(int pipe, const MemoryOffer* offer) {
+std::optional<bool> await_end_of_agent(int pipe, const MemoryOffer* offer) {
   bool is_dropped = false;
   for (;;) {
     pollfd ready[] = {{pipe, POLLIN, 0},
                       {offer != nullptr ? offer->listener.get() : -1, POLLIN, 0}};
-    if (::poll(ready, std::size(ready), -1) < 0) continue;
-    // First the pipe: an agent that has ended is not one that uses the memory.
-    if (ready[0].revents != 0) {
-      char byte = 0;
-      const ssize_t size = ::read(pipe, &byte, 1);
-      if (size > 0) is_dropped = true;
-      if (size == 0) return is_dropped;
+    const int count = ::poll(ready, std::size(ready), -1);
+    if (count < 0 && errno == EINTR) continue;
+    // First the pipe: an agent that has ended is not one that uses the memory. Where poll() is refused,
+    // read() waits, and no client is answered.
+    if (count < 0 || ready[0].revents != 0) {
+      char word = 0;
+      const ssize_t size = ::read(pipe, &word, 1);
+      if (size < 0 && errno != EINTR) return std::nullopt;
+      if (size > 0 && word == keeper_words::kDrop) is_dropped = true;
+      if (size == 0 || (size > 0 && word == keeper_words::kEnd)) return is_dropped;
       continue;
     }
     const int client = offer != nullptr ? accept_ours(ready[1].fd) : -1;
@@ -169,8 +172,9 @@ bool MemoryHolder::wait_for(int fd, Clock::time_point until) {
     if (left <= 0ms) return false;
     pollfd ready[] = {{signals_, POLLIN, 0}, {fd, POLLIN, 0}};
     const auto at_most = static_cast<int>(std::min<std::int64_t>(left.count(), INT_MAX));
-    if (::poll(ready, std::size(ready), at_most) <= 0) continue;
-    if (ready[0].revents != 0) {
+    const int count = ::poll(ready, std::size(ready), at_most);
+    if (count == 0 || (count < 0 && errno == EINTR)) continue;
+    if (count < 0 || ready[0].revents != 0) {  // a keeper that cannot wait cannot hold anything
       until_ = Clock::now();
       return false;
     }

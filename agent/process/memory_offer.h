@@ -17,6 +17,7 @@
 
 #include <chrono>
 #include <ctime>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -41,9 +42,15 @@ struct MemoryOffer {
   std::chrono::milliseconds time{};
 };
 
-// Waits for the end of the agent, which holds the other end of the pipe. True: it has written a byte there
-// before, and nothing is to be kept. `offer`: null if there is none.
-bool await_end_of_agent(int pipe, const MemoryOffer* offer);
+// What the agent writes into its keeper's pipe.
+namespace keeper_words {
+inline constexpr char kDrop = 'd';  // nothing is to be kept
+inline constexpr char kEnd = 'e';   // as if the pipe were closed, where that is refused
+}  // namespace keeper_words
+
+// Waits for the end of the agent, which holds the other end of the pipe. True: it has told to drop the memory.
+// None: the pipe cannot be read; errno says why. `offer`: null if there is none.
+std::optional<bool> await_end_of_agent(int pipe, const MemoryOffer* offer);
 
 // Holds the memory of an agent that has ended, and whose workers have: until it is taken, forgotten, over, or
 // SIGTERM comes, which is blocked here. Not at all if nothing was written into it, or `is_dropped`.

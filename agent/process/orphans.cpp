@@ -11,6 +11,7 @@
 #include <optional>
 #include <sstream>
 
+#include "agent/process/child_end.h"
 #include "agent/process/process_stacks.h"
 #include "rendezvous/common/file_text.h"
 #include "rendezvous/common/unique_fd.h"
@@ -111,7 +112,7 @@ void reap_orphans(const std::function<bool(pid_t)>& is_known) {
     siginfo_t info{};
     if (::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0) return;
     if (is_known(info.si_pid)) return;
-    ::waitpid(info.si_pid, nullptr, WNOHANG);
+    if (!reaped(info.si_pid, WNOHANG)) return;  // refused: it would be found again for ever
   }
 }
 

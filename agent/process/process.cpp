@@ -12,8 +12,8 @@
 #include <unistd.h>
 
 #include <boost/asio/posix/stream_descriptor.hpp>
-#include <boost/process/v2/process.hpp>
-#include <boost/system/system_error.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/signal_set.hpp>
 #include <cerrno>
 #include <chrono>
 #include <cstdint>
@@ -24,6 +24,7 @@
 #include <utility>
 
 #include "agent/loop/timer.h"
+#include "agent/process/child_end.h"
 #include "agent/process/process_stacks.h"
 #include "agent/process/worker_facts.h"
 #include "rendezvous/common/descriptor_limit.h"
@@ -40,7 +41,6 @@ namespace ddprun::agent {
 namespace {
 
 namespace asio = boost::asio;
-using Process = boost::process::v2::basic_process<asio::io_context::executor_type>;
 
 constexpr int kFirstRealTimeSignal = 32;              // the agent handles none of those
 constexpr std::chrono::milliseconds kLookAgain{100};  // if the exit status is not available yet
@@ -119,6 +119,10 @@ std::vector<const char*> pointers_to(const std::vector<std::string>& strings) {
 }
 #endif
 
+rdzv::UniqueFd pidfd_of(pid_t pid) {
+  return rdzv::UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+}
+
 // Kills and reaps a child that must not run, with its process group, which may have members
 // already. The zombie keeps the number reserved until the keeper's slot is cleared.
 void end_and_reap(pid_t pid, std::atomic<pid_t>* keeper_slot) {
@@ -129,19 +133,15 @@ void end_and_reap(pid_t pid, std::atomic<pid_t>* keeper_slot) {
   }
   ::kill(-pid, SIGKILL);
   if (keeper_slot != nullptr) keeper_slot->store(0);
-  while (::waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {
-  }
+  reaped(pid, 0);
 }
 
-// Starts the child, which Boost.Process then only watches. Boost's default_launcher forks and lets
-// Asio rebuild its reactor in the child; its vfork_launcher does so in memory shared with the
-// parent. A child that only calls exec needs neither: here everything is prepared before vfork, and
-// the child makes system calls only.
+// Starts the child: everything is prepared before vfork, and the child makes system calls only.
 class Starter {
  public:
   struct Started {
     pid_t pid = -1;
-    rdzv::UniqueFd end;  // its pidfd
+    rdzv::UniqueFd end;  // its pidfd; none: the kernel has none, or a filter refuses it
     bool is_in_control_group = false;
   };
 
@@ -165,20 +165,16 @@ class Starter {
       end_and_reap(started.pid, spec_.keeper_slot);
       return fail(error_from_errno(exec_errno_, what_failed()));
     }
-    if (!started.end) {
-      started.end.reset(static_cast<int>(::syscall(SYS_pidfd_open, started.pid, 0)));
-    }
-    if (!started.end) {
-      Error error = error_from_errno(errno, "cannot watch " + spec_.path);
-      end_and_reap(started.pid, spec_.keeper_slot);
-      return fail(std::move(error));
-    }
+    if (!started.end) started.end = pidfd_of(started.pid);
     if (spec_.waits_for_debugger) leave_stopped(started.pid);
     return started;
   }
 
  private:
   std::string what_failed() const {
+    if (exec_errno_ == ESRCH) {
+      return "a new process cannot know whether its parent lives (getpid, getppid)";
+    }
     if (!is_tracing_refused_) return "cannot start " + spec_.path;
     return "a worker cannot wait for a debugger, because tracing is refused here (a container "
            "needs the capability SYS_PTRACE)";
@@ -256,7 +252,10 @@ class Starter {
   [[noreturn, gnu::no_sanitize_address]] void become_worker() {
     has_begun_ = true;
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (::getppid() != parent_) ::_exit(0);  // the agent died before the line above
+    if (::getppid() != parent_) {  // the agent died before the line above
+      exec_errno_ = ESRCH;         // or it lives, and a filter refuses one of the two calls
+      ::_exit(127);
+    }
     // Yama may allow tracing by ancestors only: allow what the agent starts (StackDump), too.
     ::prctl(PR_SET_PTRACER, parent_, 0, 0, 0);
     if (!spec_.cpus.empty()) ::sched_setaffinity(0, sizeof cpus_, &cpus_);
@@ -271,7 +270,7 @@ class Starter {
     // or this does, before the signal mask.
     for (const int signal : handled_signals_) ::signal(signal, SIG_DFL);
     ::sigaction(SIGPIPE, &inherited_signals().pipe, nullptr);
-    ::setsid();
+    if (::setsid() < 0) ::setpgid(0, 0);  // refused: the group is what matters
     if (spec_.keeper_slot != nullptr) spec_.keeper_slot->store(::getpid());
     ::sigprocmask(SIG_SETMASK, &inherited_signals().mask, nullptr);
     if (spec_.waits_for_debugger) be_traced();
@@ -341,35 +340,33 @@ class Worker final : public WorkerProcess {
         pid_(pid),
         is_in_control_group_(is_in_control_group),
         end_(io),
+        child_signal_(io),
         look_again_(io.get_executor()),
         keeper_slot_(keeper_slot),
         waits_for_debugger_(waits_for_debugger),
         on_end_(std::move(on_end)) {}
 
-  ~Worker() override {
-    if (process_) process_->detach();
-  }
-
-  // Takes over the child, but not if it fails: then the caller must reap it.
+  // Takes over the child, but not if it fails: then the caller must reap it. Without a pidfd SIGCHLD
+  // tells of the end. What a debugger traces is then known to have ended when the debugger lets it
+  // go, because only that one gets the signal.
   Result<void> watch(rdzv::UniqueFd end) {
-    // One descriptor for Boost.Process and one to wait on: Boost's wait reaps the child, and the
-    // rest of the group must be killed before that.
-    rdzv::UniqueFd other(::fcntl(end.get(), F_DUPFD_CLOEXEC, 0));
-    if (!other) return fail(error_from_errno(errno, "cannot watch a worker"));
-    try {
-      end_.assign(other.get());
-      static_cast<void>(other.release());
-      process_.emplace(executor_, pid_, end.get());
-      static_cast<void>(end.release());
-    } catch (const boost::system::system_error& error) {
-      return fail(error_from_errno(error.code().value(), "cannot watch a worker"));
+    boost::system::error_code ec;
+    if (end) {
+      end_.assign(end.get(), ec);
+      if (!ec) static_cast<void>(end.release());
+    } else {
+      child_signal_.add(SIGCHLD, ec);
+      // It may have ended before.
+      boost::asio::post(executor_, lifetime_.guard([this] { look_for_end(); }));
     }
+    if (ec) return fail(error_from_errno(ec.value(), "cannot watch a worker"));
     await_end();
     return {};
   }
 
   pid_t pid() const override { return pid_; }
   bool is_in_control_group() const override { return is_in_control_group_; }
+  bool has_pidfd() const override { return end_.is_open(); }
 
   void signal_group(int signal) override {
     if (!has_ended_) ::kill(-pid_, signal);
@@ -409,10 +406,17 @@ class Worker final : public WorkerProcess {
 
  private:
   void await_end() {
-    end_.async_wait(asio::posix::stream_descriptor::wait_read,
-                    lifetime_.guard([this](const boost::system::error_code& ec) {
-                      if (!ec && !has_ended_) on_readable();
-                    }));
+    const auto look = [this](const boost::system::error_code& ec) {
+      if (!ec) look_for_end();
+    };
+    if (has_pidfd()) {
+      end_.async_wait(asio::posix::stream_descriptor::wait_read, lifetime_.guard(look));
+    } else {
+      child_signal_.async_wait(lifetime_.guard([this, look](const auto& ec, int /*signal*/) {
+        if (!ec) await_end();
+        look(ec);
+      }));
+    }
   }
 
   // Members of the group that are to end before the worker's own end counts.
@@ -425,12 +429,13 @@ class Worker final : public WorkerProcess {
                                 lifetime_.guard([this, other = std::prev(others_.end())](auto) {
                                   others_.erase(other);
                                   if (others_.empty() && std::exchange(awaits_others_, false))
-                                    on_readable();
+                                    look_for_end();
                                 }));
     }
   }
 
-  void on_readable() {
+  void look_for_end() {
+    if (status_) return;
     if (!others_.empty()) {
       awaits_others_ = true;
       return;
@@ -439,13 +444,12 @@ class Worker final : public WorkerProcess {
     std::optional<ExitStatus> status;
     if (::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOWAIT | WNOHANG) == 0 &&
         info.si_pid == pid_) {
-      status = info.si_code == CLD_EXITED
-                   ? ExitStatus::exited(info.si_status)
-                   : ExitStatus::killed(info.si_status, info.si_code == CLD_DUMPED);
+      status = status_of(info);
     } else {
       status = status_of_traced(pid_);
     }
-    if (!status) return look_again_.arm(kLookAgain, [this] { await_end(); });
+    if (!status && has_pidfd()) look_again_.arm(kLookAgain, [this] { await_end(); });
+    if (!status) return;
     // The zombie keeps the number reserved, so this kills the rest of its group and nothing else.
     ::kill(-pid_, SIGKILL);
     if (keeper_slot_ != nullptr) keeper_slot_->store(0);
@@ -454,8 +458,7 @@ class Worker final : public WorkerProcess {
   }
 
   void reap() {
-    boost::system::error_code ignored;
-    process_->running(ignored);  // reaps it; a traced one is reaped when its tracer is done
+    reaped(pid_, WNOHANG);  // a traced one is reaped when its tracer is done
     has_ended_ = true;
     // The callback may destroy this object.
     std::exchange(on_end_, nullptr)(*status_);
@@ -463,9 +466,9 @@ class Worker final : public WorkerProcess {
 
   const asio::io_context::executor_type executor_;
   const pid_t pid_;
-  std::optional<Process> process_;  // once it is watched
   const bool is_in_control_group_;
-  asio::posix::stream_descriptor end_;
+  asio::posix::stream_descriptor end_;  // closed: child_signal_ tells instead
+  asio::signal_set child_signal_;
   Timer look_again_;
   std::atomic<pid_t>* keeper_slot_;
   const bool waits_for_debugger_;
@@ -480,13 +483,6 @@ class Worker final : public WorkerProcess {
 };
 
 }  // namespace
-
-ExitStatus status_of(int wait_status) {
-  if (WIFSIGNALED(wait_status)) {
-    return ExitStatus::killed(WTERMSIG(wait_status), WCOREDUMP(wait_status));
-  }
-  return ExitStatus::exited(WEXITSTATUS(wait_status));
-}
 
 void write_link_page(const ProcessSpec& spec, pid_t worker, pid_t agent) {
   link::Header header;
@@ -530,14 +526,13 @@ Result<std::unique_ptr<WorkerProcess>> WorkerProcess::adopt(asio::io_context& io
                                                             std::atomic<pid_t>* keeper_slot,
                                                             OnEnd on_end) {
   siginfo_t info{};
-  rdzv::UniqueFd end(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
-  if (!end || ::waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOWAIT | WNOHANG) != 0) {
+  if (::waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOWAIT | WNOHANG) != 0) {
     return fail(error_from_errno(errno, "cannot watch process " + std::to_string(pid)));
   }
   if (keeper_slot != nullptr) keeper_slot->store(pid);
   auto worker = std::make_unique<Worker>(io, pid, is_in_control_group, keeper_slot,
                                          /*waits_for_debugger=*/false, std::move(on_end));
-  if (auto watched = worker->watch(std::move(end)); !watched) {
+  if (auto watched = worker->watch(pidfd_of(pid)); !watched) {
     end_and_reap(pid, keeper_slot);
     return fail(std::move(watched.error()));
   }

@@ -1,7 +1,7 @@
-// One worker process (Boost.Process v2): started with clone3 (CLONE_VFORK), watched through its
-// pidfd, signalled as a process group. The rest of the group is killed before its leader is reaped:
-// as long as that is a zombie, its number cannot be reused. Event loop thread only: PR_SET_PDEATHSIG
-// acts when the thread that started the worker ends.
+// One worker process: started with clone3 (CLONE_VFORK), watched through its pidfd (or by SIGCHLD where
+// the kernel or a filter gives none), signalled as a process group. The rest of the group is killed
+// before its leader is reaped: as long as that is a zombie, its number cannot be reused. Event loop
+// thread only: PR_SET_PDEATHSIG acts when the thread that started the worker ends.
 #pragma once
 
 #include <sys/types.h>
@@ -63,6 +63,7 @@ class WorkerProcess {
 
   virtual pid_t pid() const = 0;                 // also the id of its process group and session
   virtual bool is_in_control_group() const = 0;  // false: none was given, or it cannot be used
+  virtual bool has_pidfd() const = 0;            // false: SIGCHLD tells of its end
 
   // To the whole process group, or to the worker alone. No effect after the worker has ended.
   virtual void signal_group(int signal) = 0;
@@ -83,9 +84,6 @@ class WorkerProcess {
   virtual void hold_end() = 0;
   virtual void let_end(std::chrono::milliseconds after) = 0;
 };
-
-// Of a status as waitpid() has it.
-ExitStatus status_of(int wait_status);
 
 // Enters the worker in the page of its link and in its record, as the agent `agent`. System calls only.
 void write_link_page(const ProcessSpec& spec, pid_t worker, pid_t agent);

@@ -12,6 +12,7 @@
 #include "agent/supervisor/supervisor.h"
 #include "rendezvous/common/exit_codes.h"
 #include "rendezvous/common/scheduling.h"
+#include "rendezvous/net/event_calls.h"
 #include "rendezvous/net/exception_error.h"
 
 namespace ddprun::agent {
@@ -25,12 +26,12 @@ void open_standard_streams() {
   }
 }
 
-// After an exception: the supervisor is destroyed, and its keeper has killed the remaining workers.
-int end_by(const std::exception& exception, const Job& job) {
+// The supervisor is destroyed, and its keeper has killed the remaining workers; or there was none.
+int end_by(const Error& error, const Job& job) {
   rdzv::JobOutcome outcome;
   outcome.kind = rdzv::JobOutcome::Kind::kCannotRun;
   outcome.exit_code = kExitCannotRun;
-  outcome.sentence = rdzv::error_from_exception(exception).to_string();
+  outcome.sentence = error.to_string();
   const std::string report = failure_report(outcome, job.program.name);
   std::ignore = ::write(STDERR_FILENO, report.data(), report.size());
   copy_failure(job.environment, report, outcome, kFailureCopyLimit);
@@ -43,12 +44,13 @@ int run(const Job& job) {
   open_standard_streams();
   adopt_signal_state();
   adopt_descriptor_limit();
+  if (const auto tried = rdzv::try_event_calls(); !tried) return end_by(tried.error(), job);
   rdzv::wake_at_once();
   try {
     Supervisor supervisor(job);
     return supervisor.run();
   } catch (const std::exception& exception) {
-    return end_by(exception, job);
+    return end_by(rdzv::error_from_exception(exception), job);
   }
 }
 

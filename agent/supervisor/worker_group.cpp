@@ -12,6 +12,7 @@
 #include "agent/core/worker_environment.h"
 #include "agent/failure/error_file.h"
 #include "agent/failure/failure_report.h"
+#include "agent/process/child_end.h"
 #include "agent/process/orphans.h"
 #include "agent/process/process_hold.h"
 #include "agent/process/search_path.h"
@@ -270,6 +271,9 @@ Result<void> WorkerGroup::start_one(int local_rank) {
   const pid_t pid = (*process)->pid();
   parts_.log.debug("rank " + std::to_string(identity.rank) + " is pid " + std::to_string(pid));
   if (!(*process)->is_in_control_group()) reaper_.leave_control_group();
+  if (!(*process)->has_pidfd() && !std::exchange(has_told_no_pidfd_, true)) {
+    parts_.log.debug("there are no pidfds here: SIGCHLD tells of the ends of workers");
+  }
   if (spec.waits_for_debugger) {
     parts_.console.say(Stream::kStderr, printable_lines(waits_for_debugger_text(
                                             identity.rank, pid, parts_.host, job_.environment)));

@@ -155,6 +155,8 @@ Result<std::optional<std::string>> ControlClient::line(milliseconds patience) {
     pollfd ready{socket_.get(), POLLIN, 0};
     const int timeout = patience.count() == 0 ? -1 : static_cast<int>(std::max<long>(left, 0));
     const int count = ::poll(&ready, 1, timeout);
+    if (count < 0 && errno != EINTR)
+      return fail(error_from_errno(errno, "cannot wait for the job"));
     if (count == 0) {
       const std::string pid = std::to_string(agent_);
       return fail(ErrorCode::kTimeout,

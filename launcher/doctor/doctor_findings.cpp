@@ -66,14 +66,6 @@ bool is_loopback(const std::string& address) {
   return address.starts_with("127.") || address == "::1";
 }
 
-// {6, 1} of "6.1.0-13-amd64".
-std::optional<std::pair<int, int>> version_in(const std::string& text) {
-  int major = 0;
-  int minor = 0;
-  if (std::sscanf(text.c_str(), "%d.%d", &major, &minor) != 2) return std::nullopt;
-  return std::pair(major, minor);
-}
-
 }  // namespace
 
 // ---- programs
@@ -87,12 +79,7 @@ Finding judge_ddprun(const ProgramFacts& facts) {
         "all nodes of a job need the same round protocol; put one version on PATH"}});
 }
 
-Finding judge_kernel(const std::string& release) {
-  return judged(
-      "kernel", release,
-      {{version_in(release).value_or(std::pair(5, 3)) < std::pair(5, 3), release,
-        "ddprun needs Linux 5.3 or newer, which tells of the end of a process (pidfd_open)"}});
-}
+Finding judge_kernel(const std::string& release) { return judged("kernel", release); }
 
 Finding judge_glibc(const std::string& version) { return judged("C library", "glibc " + version); }
 

@@ -16,6 +16,8 @@
 namespace ddprun::cli {
 namespace {
 
+constexpr std::chrono::milliseconds kLookAgain{10};
+
 void write_all(int fd, std::string_view text) {
   while (!text.empty()) {
     const ssize_t written = ::write(fd, text.data(), text.size());
@@ -29,6 +31,12 @@ std::vector<char*> pointers_to(const std::vector<std::string>& strings) {
   for (const std::string& each : strings) pointers.push_back(const_cast<char*>(each.c_str()));
   pointers.push_back(nullptr);
   return pointers;
+}
+
+bool is_zombie(pid_t child) {
+  siginfo_t info{};
+  return ::waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOWAIT | WNOHANG) == 0 &&
+         info.si_pid == child;
 }
 
 }  // namespace
@@ -89,17 +97,20 @@ Result<TimedProcess> TimedProcess::command(const std::vector<std::string>& argv,
   });
 }
 
-// Until it has ended and all its output is read, or the deadline.
+// Until it has ended and all its output is read, or the deadline. Without a pidfd poll() cannot wait for
+// the end.
 void TimedProcess::read_until(Clock::time_point deadline, End& end) {
   bool has_ended = false;
   while (output_ || !has_ended) {
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
+    const bool must_look = !watched_ && !has_ended;
+    const auto until = must_look ? std::min(deadline, Clock::now() + kLookAgain) : deadline;
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now()).count();
     std::array<pollfd, 2> events{
         {{output_.get(), POLLIN, 0}, {has_ended ? -1 : watched_.get(), POLLIN, 0}}};
     const int ready = ::poll(events.data(), events.size(), static_cast<int>(std::max(left, 0L)));
     if (ready < 0 && errno == EINTR) continue;
-    if (ready <= 0) return;
-    if (events[1].revents != 0) has_ended = true;
+    if (ready < 0 || (ready == 0 && Clock::now() >= deadline)) return;
+    if (events[1].revents != 0 || (must_look && is_zombie(pid_))) has_ended = true;
     if (events[0].revents == 0) continue;
     std::array<char, 4096> bytes{};
     const ssize_t got = ::read(output_.get(), bytes.data(), bytes.size());

@@ -50,7 +50,7 @@ class TimedProcess {
 
   pid_t pid_ = -1;  // of the leader of its group; -1: it has ended
   rdzv::UniqueFd output_;
-  rdzv::UniqueFd watched_;  // a pidfd
+  rdzv::UniqueFd watched_;  // a pidfd; none: there are none here
   Clock::time_point began_ = Clock::now();
 };
 

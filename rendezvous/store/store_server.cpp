@@ -123,6 +123,9 @@ class Loop final : public StoreServer {
     for (;;) {
       const int timeout = is_paused_ ? static_cast<int>(kAcceptPause.count()) : -1;
       const int count = ::epoll_wait(epoll_.get(), events.data(), kEventsAtOnce, timeout);
+      if (count < 0 && errno != EINTR) {
+        return log(error_from_errno(errno, "it cannot wait for requests").to_string());
+      }
       if (is_paused_) resume_accepting();
       for (int i = 0; i < count; ++i) {
         const epoll_event& event = events[static_cast<std::size_t>(i)];

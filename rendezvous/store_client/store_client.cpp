@@ -34,13 +34,13 @@ int milliseconds_until(Clock::time_point deadline) {
   return static_cast<int>(std::clamp<std::int64_t>(left.count(), 0, 3'600'000));
 }
 
-// False: the deadline has passed.
+// False: the deadline has passed, or this process cannot wait.
 bool wait_for(short events, int socket, Clock::time_point deadline) {
   pollfd poller{socket, events, 0};
   for (;;) {
     const int ready = ::poll(&poller, 1, milliseconds_until(deadline));
     if (ready > 0) return true;
-    if (ready == 0 && Clock::now() >= deadline) return false;
+    if (ready < 0 ? errno != EINTR : Clock::now() >= deadline) return false;
   }
 }
 

@@ -60,6 +60,18 @@ TEST(Doctor, LooksAtEverythingAndStartsTwoWorkers) {
   EXPECT_THAT(job.left_over(), IsEmpty());
 }
 
+// Kernels before 5.3, and filters.
+TEST(Doctor, LooksWithoutPidfds) {
+  Job job(with_calls_denied({"pidfd_open:deny=ENOSYS"},
+                            ddpctl({"doctor", "localhost", "--json", "--worker", "/bin/true"})));
+  job.wait();
+  const Diagnosis diagnosis(job.out());
+  for (const std::string name : {"kernel", "name localhost", "store", "all-reduce"}) {
+    EXPECT_EQ(diagnosis.verdict(name), "ok") << diagnosis.text(name);
+  }
+  EXPECT_THAT(job.left_over(), IsEmpty());
+}
+
 // Whatever options the user's environment has for other jobs.
 TEST(Doctor, IsNotLedAstrayByVariablesOfAnotherJob) {
   const TemporaryTree folder;

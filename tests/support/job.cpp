@@ -152,6 +152,14 @@ Command meeting_worker(std::initializer_list<std::string> actions) {
   return command;
 }
 
+Command with_calls_denied(const std::vector<std::string>& rules, const Command& command) {
+  Command all{DDPRUN_DENY_CALLS};
+  all.insert(all.end(), rules.begin(), rules.end());
+  all.push_back("--");
+  all.insert(all.end(), command.begin(), command.end());
+  return all;
+}
+
 Command ddpctl(const std::vector<std::string>& arguments) {
   Command command{DDPRUN_DDPCTL};
   command.insert(command.end(), arguments.begin(), arguments.end());

@@ -61,6 +61,8 @@ Command dynamic_ddprun(const std::vector<std::string>& options, const Command& p
 // The same without the ability to create control groups. Ends with 1 or 99 if that cannot be set
 // up.
 Command without_control_groups(Command command);
+// The same, and system calls are denied or delayed by these rules (deny_calls.cpp).
+Command with_calls_denied(const std::vector<std::string>& rules, const Command& command);
 Command worker(std::initializer_list<std::string> actions);
 Command ddpctl(const std::vector<std::string>& arguments);
 // A worker that first meets the others in the store of the round (meeting_worker.cpp).

@@ -57,7 +57,9 @@ void PeerWatch::forget(std::uint64_t id) {
 void PeerWatch::run() {
   while (true) {
     epoll_event event{};
-    if (::epoll_wait(epoll_.get(), &event, 1, -1) < 1) continue;
+    const int count = ::epoll_wait(epoll_.get(), &event, 1, -1);
+    if (count < 0 && errno != EINTR) return;  // refused: time limits are left
+    if (count < 1) continue;
     if (event.data.u64 == kStop) return;
     const std::scoped_lock lock(mutex_);
     // One that was forgotten meanwhile is not there.

@@ -350,7 +350,7 @@ TEST(KeeperTest, EndsQuietlyWhenTheAgentLetsItGo) {
     ASSERT_TRUE(keeper);
     pid = keeper->pid();
     EXPECT_TRUE(lives(pid));
-    EXPECT_FALSE(keeper->has_died());
+    EXPECT_FALSE(keeper->died());
   }
   EXPECT_FALSE(lives(pid));
 }
@@ -378,8 +378,8 @@ TEST(KeeperTest, ItsOwnDeathIsNoticedOnce) {
   const pid_t pid = keeper->pid();
   ::kill(pid, SIGKILL);
   ASSERT_TRUE(ends(pid));
-  EXPECT_TRUE(keeper->has_died());
-  EXPECT_FALSE(keeper->has_died());
+  EXPECT_TRUE(keeper->died());
+  EXPECT_FALSE(keeper->died());
 }
 
 TEST(KeeperTest, AReplacedKeeperKnowsTheSameGroups) {
@@ -394,7 +394,7 @@ TEST(KeeperTest, AReplacedKeeperKnowsTheSameGroups) {
     keeper->slot(0).store(worker);
     ::kill(keeper->pid(), SIGKILL);
     ASSERT_TRUE(ends(keeper->pid()));
-    ASSERT_TRUE(keeper->has_died());
+    ASSERT_TRUE(keeper->died());
     ASSERT_TRUE(keeper->replace());
   }
   int status = 0;

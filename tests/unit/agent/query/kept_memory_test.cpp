@@ -217,7 +217,7 @@ TEST_F(KeptMemoryTest, OutlivesAKeeperThatIsKilledBeforeItsAgent) {
   begin();
   ::kill(keeper_pid_, SIGKILL);
   const auto until = std::chrono::steady_clock::now() + kDeadline;
-  while (!keeper_->has_died() && std::chrono::steady_clock::now() < until) ::poll(nullptr, 0, 1);
+  while (!keeper_->died() && std::chrono::steady_clock::now() < until) ::poll(nullptr, 0, 1);
   ASSERT_TRUE(keeper_->replace());
   keeper_pid_ = keeper_->pid();
   EXPECT_TRUE(find().at(0).is_in_use);
@@ -230,7 +230,7 @@ TEST_F(KeptMemoryTest, IsDroppedByANewKeeperToo) {
   keeper_->drop_memory();
   ::kill(keeper_pid_, SIGKILL);
   const auto until = std::chrono::steady_clock::now() + kDeadline;
-  while (!keeper_->has_died() && std::chrono::steady_clock::now() < until) ::poll(nullptr, 0, 1);
+  while (!keeper_->died() && std::chrono::steady_clock::now() < until) ::poll(nullptr, 0, 1);
   ASSERT_TRUE(keeper_->replace());
   keeper_pid_ = -1;
   end();

@@ -38,6 +38,7 @@ class FakeProcess final : public WorkerProcess {
   explicit FakeProcess(std::size_t index) : index_(index) {}
   pid_t pid() const override { return static_cast<pid_t>(100 + index_); }
   bool is_in_control_group() const override { return true; }
+  bool has_pidfd() const override { return true; }
   void signal_group(int signal) override { note("group", signal); }
   void signal_worker(int signal) override { note("worker", signal); }
   void stop(int signal) override { note("stop", signal); }

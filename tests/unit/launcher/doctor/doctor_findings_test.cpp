@@ -36,10 +36,9 @@ TEST(Doctor, FindsAnotherDdprunOnThePath) {
   expect_look(judge_ddprun({own, "", ""}), "PATH");
 }
 
-TEST(Doctor, KnowsWhatTheKernelMustHave) {
+TEST(Doctor, AnOldKernelWillDo) {
   expect_ok(judge_kernel("6.1.0-13-amd64"));
-  expect_ok(judge_kernel("5.3.0"));
-  expect_look(judge_kernel("4.18.0-305.el8"), "pidfd_open");
+  expect_ok(judge_kernel("4.18.0-305.el8"));
 }
 
 TEST(Doctor, APythonWithoutTorchIsNoFault) {
