@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "rendezvous/common/cgroup.h"
+#include "rendezvous/common/signals_blocked.h"
 
 namespace ddprun::agent {
 namespace {
@@ -34,6 +35,7 @@ Result<void> ChildReaper::start(std::size_t slots, std::optional<MemoryOffer> of
                                 const std::string& own_groups) {
   become_subreaper();
   signal_.add(SIGCHLD);  // before the first child: the keeper may be killed at once
+  unblock_signals({SIGCHLD});
   auto keeper = Keeper::start(slots, std::move(offer));
   if (!keeper) return fail(std::move(keeper.error()));
   keeper_.emplace(std::move(*keeper));

@@ -48,6 +48,7 @@ constexpr std::chrono::milliseconds kLookAgain{100};  // if the exit status is n
 struct SignalState {
   sigset_t mask;
   struct sigaction pipe;
+  struct sigaction file_size;
 };
 
 SignalState& inherited_signals() {
@@ -55,6 +56,7 @@ SignalState& inherited_signals() {
     SignalState read{};
     ::pthread_sigmask(SIG_SETMASK, nullptr, &read.mask);
     ::sigaction(SIGPIPE, nullptr, &read.pipe);
+    ::sigaction(SIGXFSZ, nullptr, &read.file_size);
     return read;
   }();
   return state;
@@ -270,6 +272,7 @@ class Starter {
     // or this does, before the signal mask.
     for (const int signal : handled_signals_) ::signal(signal, SIG_DFL);
     ::sigaction(SIGPIPE, &inherited_signals().pipe, nullptr);
+    ::sigaction(SIGXFSZ, &inherited_signals().file_size, nullptr);
     if (::setsid() < 0) ::setpgid(0, 0);  // refused: the group is what matters
     if (spec_.keeper_slot != nullptr) spec_.keeper_slot->store(::getpid());
     ::sigprocmask(SIG_SETMASK, &inherited_signals().mask, nullptr);
@@ -500,6 +503,12 @@ void write_link_page(const ProcessSpec& spec, pid_t worker, pid_t agent) {
 void adopt_signal_state() {
   inherited_signals();
   ::signal(SIGPIPE, SIG_IGN);
+  // A write beyond the limit on file sizes fails with EFBIG then. The limit holds for memory files, too.
+  ::signal(SIGXFSZ, SIG_IGN);
+}
+
+void unblock_signals_in_workers(const std::vector<int>& signals) {
+  for (const int signal : signals) sigdelset(&inherited_signals().mask, signal);
 }
 
 void adopt_descriptor_limit() {

@@ -88,8 +88,12 @@ class WorkerProcess {
 // Enters the worker in the page of its link and in its record, as the agent `agent`. System calls only.
 void write_link_page(const ProcessSpec& spec, pid_t worker, pid_t agent);
 
-// Saves the inherited signal mask and SIGPIPE's disposition for the workers; then ignores SIGPIPE.
+// Saves the inherited signal mask, and what happens at SIGPIPE and SIGXFSZ, for the workers; then
+// ignores these two.
 void adopt_signal_state();
+
+// The workers that are started from now on do not inherit that these signals are blocked.
+void unblock_signals_in_workers(const std::vector<int>& signals);
 
 // Saves the inherited soft limit on open files for the workers, and raises the agent's to the hard
 // limit, because every worker has connections to the store. To be called once.

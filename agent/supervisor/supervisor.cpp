@@ -12,9 +12,11 @@
 #include "agent/core/leader_config.h"
 #include "agent/failure/failure_report.h"
 #include "agent/process/control_group.h"
+#include "agent/process/process.h"
 #include "rendezvous/common/duration_text.h"
 #include "rendezvous/common/exit_codes.h"
 #include "rendezvous/common/foreign_text.h"
+#include "rendezvous/common/signals_blocked.h"
 #include "rendezvous/net/socket_address.h"
 
 namespace ddprun::agent {
@@ -527,7 +529,9 @@ std::optional<Result<void>> Supervisor::replace_worker(int rank) {
 // ---- signals
 
 // A signal that was ignored when the agent started (nohup) stays ignored. The preemption signal is
-// always handled, because the user named it.
+// always handled, because the user named it. Signals that were blocked are unblocked here, and stop
+// signals in the workers, too: nothing could stop the job otherwise. Other signals stay blocked in the
+// workers, as under torchrun.
 Result<void> Supervisor::handle_signals() {
   std::vector<int> signals = job_.stop_signals;
   signals.insert(signals.end(), {SIGTSTP, SIGCONT, SIGUSR1, SIGUSR2, SIGWINCH});
@@ -535,7 +539,13 @@ Result<void> Supervisor::handle_signals() {
     struct sigaction current {};
     return ::sigaction(signal, nullptr, &current) == 0 && current.sa_handler == SIG_IGN;
   });
-  if (job_.preempt_signal) signals.push_back(*job_.preempt_signal);
+  std::vector<int> of_workers = job_.stop_signals;
+  of_workers.push_back(SIGCHLD);
+  if (job_.preempt_signal) {
+    signals.push_back(*job_.preempt_signal);
+    of_workers.push_back(*job_.preempt_signal);
+  }
+  unblock_signals_in_workers(of_workers);
   return signals_.handle(signals,
                          [this](const rdzv::ReceivedSignal& received) { on_signal(received); });
 }

@@ -321,7 +321,12 @@ std::shared_ptr<WorkerLink> WorkerGroup::make_link(ChildEnvironment& environment
   }
   auto made = WorkerLink::make(parts_.io.get_executor());
   if (!made) {
-    parts_.log.debug("a worker starts without its link: " + made.error().to_string());
+    const bool is_missed = job_.hangs.timeout.limit({}).has_value();
+    if (!is_missed || !std::exchange(has_told_no_link_, true)) {
+      parts_.log.write(is_missed ? Log::Level::kWarning : Log::Level::kDebug,
+                       "a worker starts without its link, so it is not noticed if it hangs: " +
+                           made.error().to_string());
+    }
     return nullptr;
   }
   environment.set(link::kSocketVariable, std::to_string((*made)->worker_socket()));

@@ -214,6 +214,7 @@ class WorkerGroup {
   std::uint64_t processes_ = 0;  // that were workers of this node so far
   int made_for_replacement_ = 0;
   bool has_told_no_pidfd_ = false;
+  bool has_told_no_link_ = false;
   bool have_told_recovery_ = false;       // WorkersCanRecover, in this round
   std::uint32_t generation_ = 0;          // the last one
   std::vector<std::uint32_t> committed_;  // in which each local rank has committed a step

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <csignal>
+#include <vector>
 
 namespace ddprun {
 
@@ -20,5 +21,13 @@ class AllSignalsBlocked {
  private:
   sigset_t before_;
 };
+
+// Whatever has started this process may have blocked signals that it handles. In this thread only.
+inline void unblock_signals(const std::vector<int>& signals) {
+  sigset_t set;
+  sigemptyset(&set);
+  for (const int signal : signals) sigaddset(&set, signal);
+  pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
+}
 
 }  // namespace ddprun

@@ -9,6 +9,8 @@
 #include <tuple>
 #include <utility>
 
+#include "rendezvous/common/signals_blocked.h"
+
 namespace ddprun::rdzv {
 namespace {
 
@@ -54,6 +56,7 @@ Result<void> ReceivedSignals::handle(const std::vector<int>& signals,
     ::sigfillset(&action.sa_mask);
     if (::sigaction(signal, &action, nullptr) == 0) handled_.push_back(signal);
   }
+  unblock_signals(handled_);
   await();
   return {};
 }

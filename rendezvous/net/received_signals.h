@@ -32,7 +32,7 @@ class ReceivedSignals {
   ReceivedSignals(const ReceivedSignals&) = delete;
   ReceivedSignals& operator=(const ReceivedSignals&) = delete;
 
-  // Call it once. `received` is called from the event loop for each of these signals.
+  // Call it once. The signals are unblocked: whatever started this process may have blocked them. `received` is called from the event loop for each of these signals.
   Result<void> handle(const std::vector<int>& signals,
                       std::function<void(const ReceivedSignal&)> received);
 

@@ -15,6 +15,7 @@ namespace {
 
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 TEST(Launch, EveryWorkerFindsItsPlaceInTheEnvironment) {
   const TemporaryTree folder;
@@ -122,6 +123,23 @@ TEST(Launch, SignalsIgnoredBeforeStayIgnoredForWorkers) {
   Job job(ddprun({}, worker({"state", folder / "found"})), {.ignored = {SIGHUP, SIGPIPE}});
   EXPECT_EQ(job.wait(), exited(0)) << job.err();
   EXPECT_EQ(state_in(folder / "found").at("ignored"), "1,13");
+}
+
+// A program that starts processes from a thread with blocked signals.
+TEST(Launch, StopSignalsBlockedBeforeStopTheJob) {
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGQUIT}) {
+    SCOPED_TRACE(signal);
+    const TemporaryTree folder;
+    Job job(ddprun({}, worker({"state", folder / "found", "wait"})),
+            {.blocked = {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGCHLD, SIGTSTP, SIGUSR1}});
+    ASSERT_TRUE(job.reaches([&] { return std::filesystem::exists(folder / "found"); }))
+        << job.err();
+    EXPECT_EQ(state_in(folder / "found").at("blocked"), "10,20")
+        << "SIGUSR1 and SIGTSTP stop no job";
+    job.signal(signal);
+    EXPECT_EQ(job.wait(), exited(128 + signal)) << job.err();
+    EXPECT_THAT(job.left_over(), IsEmpty());
+  }
 }
 
 TEST(Launch, FindsANameInTheCurrentFolderThenOnPath) {

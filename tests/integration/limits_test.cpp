@@ -1,5 +1,6 @@
 // The agent under limits of the system, from far too low to just enough: it works, or it names the
 // limit in a sentence and ends with 114. It never ends by a signal, and no process is left.
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -100,6 +101,37 @@ TEST(LimitOnOpenFiles, IsToldWhenItIsMetByARestart) {
     ::kill(stamps(folder.path(), 0).at(1).pid, SIGKILL);
     ran_or_said_why(job, "Too many open files; the limit is " + std::to_string(limit));
   }
+}
+
+// The limit holds for memory files, too. The pipe that workers write to has no size.
+TEST(LimitOnFileSize, StopsNoJobThatWritesNoFile) {
+  if (kIsSanitized) GTEST_SKIP() << "a sanitizer needs files of its own";
+  for (const int limit : {0, 1, 512, 4096, 16384, 65536, 1 << 20}) {
+    SCOPED_TRACE(limit);
+    int ends[2];
+    ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+    Command command =
+        ddprun({"--nproc-per-node=2", "--max-restarts=1"},
+               {"/bin/sh", "-c", "echo limit $(ulimit -f); grep SigIgn /proc/self/status"});
+    command.insert(command.begin(), {"prlimit", both("fsize", limit)});
+    Job job(command, {.stdout_fd = ends[1]});
+    ::close(ends[1]);
+    EXPECT_EQ(job.wait(), exited(0)) << job.err();
+    EXPECT_THAT(job.left_over(), IsEmpty());
+    const std::string text = read_file("/dev/fd/" + std::to_string(ends[0]));
+    ::close(ends[0]);
+    EXPECT_EQ(count_of("limit " + std::to_string(limit / 512) + "\n", text), 2U) << text;
+    EXPECT_EQ(count_of("0000000000000000\n", text), 2U) << text << ": SIGXFSZ is ignored";
+  }
+}
+
+TEST(LimitOnFileSize, IsToldWhereHangsWereToBeNoticed) {
+  Command command = ddprun({"--nproc-per-node=2", "--hang-timeout=60"}, {"/bin/true"});
+  command.insert(command.begin(), {"prlimit", both("fsize", 2048)});
+  Job job(command);
+  EXPECT_EQ(job.wait(), exited(0)) << job.err();
+  EXPECT_EQ(count_of("without its link, so it is not noticed if it hangs", job.err()), 1U)
+      << job.err();
 }
 
 // A container's filter may refuse the call, and old kernels do not know it.

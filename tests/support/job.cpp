@@ -54,9 +54,10 @@ void become_the_command(const std::vector<char*>& argv, const std::vector<char*>
   }
   for (int number = 1; number < NSIG; ++number) std::signal(number, SIG_DFL);
   for (const int number : setup.ignored) std::signal(number, SIG_IGN);
-  sigset_t none;
-  sigemptyset(&none);
-  sigprocmask(SIG_SETMASK, &none, nullptr);
+  sigset_t blocked;
+  sigemptyset(&blocked);
+  for (const int number : setup.blocked) sigaddset(&blocked, number);
+  sigprocmask(SIG_SETMASK, &blocked, nullptr);
   for (int fd = 0; fd < 3; ++fd) dup2(stdio[static_cast<std::size_t>(fd)], fd);
   if (!setup.directory.empty() && chdir(setup.directory.c_str()) != 0) _exit(98);
   execvpe(argv[0], argv.data(), envp.data());

@@ -98,6 +98,7 @@ struct JobSetup {
   std::string stdin_text{};
   std::string directory{};         // "" is the test's directory
   std::vector<int> ignored{};      // signals that are ignored when the command starts
+  std::vector<int> blocked{};      // likewise, blocked
   std::vector<int> namespaces{};   // descriptors of its namespaces; empty: the test's
   std::optional<int> stdout_fd{};  // instead of a file that out() reads
   std::optional<int> stderr_fd{};  // instead of a file that err() reads
