@@ -9,6 +9,7 @@
 #include "launcher/settings/values.h"
 #include "rendezvous/common/parse_number.h"
 #include "rendezvous/leader/token.h"
+#include "rendezvous/net/socket_address.h"
 
 namespace ddprun::cli {
 namespace {
@@ -17,15 +18,24 @@ constexpr int kHighestPort = 65535;
 constexpr std::uint16_t kC10dPort = 29400;
 constexpr std::uint16_t kEtcdPort = 2379;
 
+// The end of a sentence about an endpoint that is a URL.
+std::string without_scheme(std::string_view text) {
+  const std::size_t end = text.find("://");
+  return end == std::string_view::npos ? "" : ", without " + std::string(text.substr(0, end + 3));
+}
+
 // "host1:2379,host2,[::1]:2379"
 Result<std::vector<rdzv::Endpoint>> read_etcd_endpoints(const ResolvedOption& endpoint) {
   std::vector<rdzv::Endpoint> endpoints;
   for (const std::string_view each : split(endpoint.text(), ',')) {
     const auto parsed = parse_host_and_port(each, kEtcdPort);
     if (!parsed || *parsed->port == 0) {
-      return refused(endpoint,
-                     "give etcd's HOST:PORT, or several with commas between them, such "
-                     "as etcd1:2379,etcd2:2379");
+      return refused(
+          endpoint,
+          "give etcd's HOST:PORT, or several with commas between them, such "
+          "as etcd1:2379,etcd2:2379" +
+              without_scheme(each) +
+              (each.starts_with("https://") ? "; --rdzv-conf=protocol=https asks for TLS" : ""));
     }
     endpoints.push_back({parsed->host, *parsed->port});
   }
@@ -38,10 +48,13 @@ Result<HostAndPort> read_endpoint(const Settings& settings, Backend backend) {
     const auto port = read_integer(resolved(settings, OptionId::kMasterPort), 0, kHighestPort);
     if (!port) return fail(port.error());
     const ResolvedOption address = resolved(settings, OptionId::kMasterAddr);
-    if (trimmed(address.text()).empty()) {
-      return refused(address, "give the host name or address of node 0");
+    auto host = parse_host(address.text());
+    if (!host) {
+      return refused(address,
+                     "give the host name or address of node 0 alone, such as node0, 10.0.0.1 or "
+                     "::1; the port is --master-port");
     }
-    return HostAndPort{std::string(trimmed(address.text())), static_cast<std::uint16_t>(*port)};
+    return HostAndPort{*std::move(host), static_cast<std::uint16_t>(*port)};
   }
   if (is_etcd(backend)) {
     return read_etcd_endpoints(endpoint).map([](const auto& all) {
@@ -51,12 +64,22 @@ Result<HostAndPort> read_endpoint(const Settings& settings, Backend backend) {
   const auto parsed = parse_host_and_port(
       endpoint.text(), backend == Backend::kC10d ? std::optional(kC10dPort) : std::nullopt);
   if (!parsed) {
-    return refused(endpoint, "give HOST:PORT, such as node0:29400 or [fe80::1]:29400");
+    return refused(endpoint, "give HOST:PORT, such as node0:29400 or [fe80::1]:29400" +
+                                 without_scheme(endpoint.text()));
   }
   if (!parsed->port) {
     return refused(endpoint, "the port is missing; static has no default, give HOST:PORT");
   }
   return *parsed;
+}
+
+Result<std::string> read_local_addr(const ResolvedOption& address) {
+  if (trimmed(address.text()).empty()) return std::string();
+  auto host = parse_host(address.text());
+  if (host) return *std::move(host);
+  return refused(address,
+                 "give a host name or address of this node alone, such as node1, 10.0.0.2 or ::1, "
+                 "without a port");
 }
 
 void warn_of_ignored(const Settings& settings, const Rendezvous& rendezvous,
@@ -89,6 +112,18 @@ std::string first_of(const RdzvConf& conf, std::initializer_list<const char*> na
 
 }  // namespace
 
+std::optional<std::string> parse_host(std::string_view text) {
+  text = trimmed(text);
+  if (text.starts_with('[') && text.ends_with(']')) text = text.substr(1, text.size() - 2);
+  std::string host(text);
+  const bool is_name = !host.empty() && std::ranges::all_of(host, [](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_' || c == '.' || c == '-';
+  });
+  const bool is_address = rdzv::parse_numeric(host.substr(0, host.find('%'))).has_value();
+  if (!is_name && !is_address) return std::nullopt;
+  return host;
+}
+
 std::optional<HostAndPort> parse_host_and_port(std::string_view text,
                                                std::optional<std::uint16_t> default_port) {
   constexpr std::size_t kPortDigits = 5;
@@ -104,13 +139,9 @@ std::optional<HostAndPort> parse_host_and_port(std::string_view text,
     if (!result.port || digits.size() > kPortDigits) return std::nullopt;
     host = text.substr(0, colon);
   }
-  if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
-  const bool is_host = std::ranges::all_of(host, [](char c) {
-    return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_' || c == '.' || c == ':' ||
-           c == '-';
-  });
-  if (host.empty() || !is_host) return std::nullopt;
-  result.host = host;
+  auto parsed = parse_host(host);
+  if (!parsed) return std::nullopt;
+  result.host = *std::move(parsed);
   return result;
 }
 
@@ -124,7 +155,7 @@ Result<Rendezvous> read_rendezvous(const Settings& settings, std::vector<std::st
   rendezvous.conf = take(read_conf(resolved(settings, OptionId::kRdzvConf), warnings));
   rendezvous.is_host = truth_of(rendezvous.conf, "is_host");
   rendezvous.token_file = token_file(settings, rendezvous.conf).path;
-  rendezvous.local_addr = trimmed(settings[OptionId::kLocalAddr].text);
+  rendezvous.local_addr = take(read_local_addr(resolved(settings, OptionId::kLocalAddr)));
   if (take.error) return fail(*std::move(take.error));
   if (rendezvous.is_standalone) {
     rendezvous.backend = Backend::kC10d;

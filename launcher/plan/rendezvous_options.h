@@ -52,6 +52,10 @@ struct HostAndPort {
 
   bool operator==(const HostAndPort&) const = default;
 };
+// A name or an address as an option takes it, without the brackets of an IPv6 address; std::nullopt: it is neither, as with
+// a port or a URL.
+std::optional<std::string> parse_host(std::string_view text);
+
 std::optional<HostAndPort> parse_host_and_port(std::string_view text,
                                                std::optional<std::uint16_t> default_port);
 

@@ -1,17 +1,17 @@
 #include "launcher/plan/system_libraries.h"
 
+#include <optional>
 #include <string>
 
 #include "launcher/plan/rendezvous_options.h"
 #include "launcher/settings/values.h"
-#include "rendezvous/common/trimmed.h"
 #include "rendezvous/net/name_lookup.h"
 
 namespace ddprun::cli {
 namespace {
 
-bool is_a_name(std::string_view host) {
-  return !host.empty() && !rdzv::addresses_without_lookup(std::string(host));
+bool is_a_name(const std::optional<std::string>& host) {
+  return host && !rdzv::addresses_without_lookup(*host);
 }
 
 }  // namespace
@@ -27,7 +27,7 @@ bool needs_system_libraries(const Settings& settings) {
   if (counts_gpus(settings[OptionId::kNprocPerNode].text)) return true;
   if (!settings[OptionId::kNumaBinding].is_default()) return true;
   for (const OptionId id : {OptionId::kMasterAddr, OptionId::kLocalAddr}) {
-    if (is_a_name(trimmed(settings[id].text))) return true;
+    if (is_a_name(parse_host(settings[id].text))) return true;
   }
   const auto endpoint =
       parse_host_and_port(settings[OptionId::kRdzvEndpoint].text, /*default_port=*/0);

@@ -24,6 +24,9 @@ std::string to_string(const std::vector<Endpoint>& endpoints) {
 }
 
 Result<Endpoint> parse_endpoint(std::string_view text) {
+  if (const auto scheme = text.find("://"); scheme != std::string_view::npos) {
+    return not_an_endpoint(text, "leave " + std::string(text.substr(0, scheme + 3)) + " out");
+  }
   const auto colon = text.rfind(':');
   if (colon == std::string_view::npos) return not_an_endpoint(text, "there is no ':'");
   std::string_view host = text.substr(0, colon);

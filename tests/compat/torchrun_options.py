@@ -217,7 +217,7 @@ ROWS = [
     Row("--node-rank", "the same; it must be one of `--nnodes`; with `c10d`, where torchrun ignores it, the order that is wanted", [
         Same(["--node-rank=0", *P]), Same(P, {"PET_NODE_RANK": "0"}),
         Refused(["--node-rank=x", *P], torchrun=2), Refused(["--node-rank=1", *P], torchrun=None)]),
-    Row("--master-addr", "the same", [
+    Row("--master-addr", "the same; `[::1]` is `::1`; `HOST:PORT` and URLs are refused", [
         Same(["--master-addr=localhost", "--master-port={port}", *P], show="MASTER_ADDR MASTER_PORT"),
         Same(["--master-port={port}", *P], {"PET_MASTER_ADDR": "localhost"}, show="MASTER_ADDR")]),
     Row("--master-port", "the same; not given, on one node, it is a free port, as under torchrun since 2.12, so that two jobs never meet", [

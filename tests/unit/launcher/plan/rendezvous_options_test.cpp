@@ -3,12 +3,16 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "launcher/cli/text.h"
+
 namespace ddprun::cli {
 namespace {
 
+using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::StartsWith;
 
 struct Read {
   Result<Rendezvous> rendezvous;
@@ -52,6 +56,10 @@ TEST(RendezvousOptions, EndpointsAreReadByTorchrunsRules) {
       {"node0:00080", HostAndPort{"node0", 80}},
       {"[fe80::1]", HostAndPort{"fe80::1", kDefault}},
       {"[fe80::1]:99", HostAndPort{"fe80::1", 99}},
+      {"::1:29400", HostAndPort{"::1", 29400}},
+      {"::1", {}},
+      {"fe80::1", {}},
+      {"a:b:80", {}},
       {"node0:", {}},
       {"node0:65536", {}},
       {"node0:000080", {}},
@@ -125,6 +133,54 @@ TEST(RendezvousOptions, StaticMeetsAtTheMastersAddressOrAtTheEndpoint) {
   EXPECT_THAT(refusal({"--master-port=x"}), HasSubstr("from 0 to 65535"));
   EXPECT_THAT(refusal({"--master-addr="}), HasSubstr("give the host name"));
   EXPECT_THAT(read({"--local-addr=h"}).warnings, ElementsAre(HasSubstr("--local-addr is ignored")));
+}
+
+TEST(RendezvousOptions, AnAddressIsAHostAloneAndAnIpv6AddressMayHaveBrackets) {
+  for (const std::string option : {"--master-addr=", "--rdzv-backend=c10d --local-addr="}) {
+    const auto words = [&option](const std::string& host) {
+      std::vector<std::string> all;
+      const std::string text = option + host;
+      for (const std::string_view word : split(text, ' ')) all.emplace_back(word);
+      return all;
+    };
+    const auto host_of = [&](const std::string& text) {
+      const Rendezvous made = good(words(text));
+      return option.starts_with("--master") ? made.host : made.local_addr;
+    };
+    for (const auto& [text, host] : {std::pair{"[::1]", "::1"},
+                                     {"::1", "::1"},
+                                     {"[fe80::1%lo]", "fe80::1%lo"},
+                                     {"10.0.0.1", "10.0.0.1"},
+                                     {"node_0.site-1", "node_0.site-1"}}) {
+      EXPECT_EQ(host_of(text), host);
+    }
+    for (const std::string text :
+         {"node0:29500", "10.0.0.1:29500", "[::1]:29500", "tcp://node0", "tcp://node0:29500",
+          "http://[::1]:80", "[::1", "node0/", "a,b", "[]"}) {
+      EXPECT_THAT(refusal(words(text)), HasSubstr("alone")) << text;
+      EXPECT_THAT(refusal(words(text)),
+                  HasSubstr(option.starts_with("--master") ? "the port is --master-port"
+                                                           : "without a port"));
+    }
+  }
+  EXPECT_THAT(refusal({"--rdzv-backend=c10d", "--rdzv-endpoint=tcp://node0:29400"}),
+              HasSubstr("without tcp://"));
+  EXPECT_THAT(refusal({"--rdzv-backend=etcd", "--rdzv-endpoint=e1,https://e2:2379"}),
+              AllOf(HasSubstr("without https://"), HasSubstr("protocol=https")));
+}
+
+TEST(RendezvousOptions, AnAddressInAVariableOrFileIsReadByTheSameRule) {
+  const auto refusal_of = [](const Environment& environment, const FileValues& file) {
+    const auto line = parse_command_line(std::vector<std::string>{"prog"});
+    std::vector<std::string> warnings;
+    const auto made = read_rendezvous(resolve(*line, environment, file), warnings);
+    return made ? "" : made.error().to_string();
+  };
+  EXPECT_THAT(refusal_of({{"PET_MASTER_ADDR", "node0:1"}}, {}),
+              AllOf(StartsWith("PET_MASTER_ADDR=node0:1: "), HasSubstr("--master-port")));
+  EXPECT_THAT(
+      refusal_of({}, {{OptionId::kMasterAddr, {"tcp://node0", {Source::kFile, "job.toml:3"}}}}),
+      AllOf(StartsWith("job.toml:3: "), HasSubstr("--master-port")));
 }
 
 TEST(RendezvousOptions, NodeRankMustBeAmongTheNodes) {
