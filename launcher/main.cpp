@@ -1,6 +1,7 @@
 // ddprun: wiring only. The command line and the environment become a Plan, the Plan's Job goes to
 // the agent; what may go wrong before a worker exists ends here as one sentence on stderr. The same
 // in all three programs (other_program.h).
+#include <poll.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -79,9 +80,22 @@ Result<void> take_tls(const Plan& plan, char** argv) {
   return {};
 }
 
+std::string warning_line(const std::string& warning) {
+  return "ddprun: warning: " + printable(warning) + "\n";
+}
+
+// When the agent has ended; a terminal or pipe that takes nothing does not hold the end up.
+void print_last(const std::string& line) {
+  constexpr int kPatienceMs = 1000;
+  pollfd console{STDERR_FILENO, POLLOUT, 0};
+  if (::poll(&console, 1, kPatienceMs) == 1 && (console.revents & POLLOUT) != 0) {
+    std::ignore = ::write(STDERR_FILENO, line.data(), line.size());
+  }
+}
+
 int launch(Plan plan) {
   for (const std::string& warning : plan.warnings) {
-    std::fprintf(stderr, "ddprun: warning: %s\n", printable(warning).c_str());
+    std::fputs(warning_line(warning).c_str(), stderr);
   }
   if (agent::logs_info(plan.job.environment)) {  // how values were found
     for (const std::string& note : plan.notes) {
@@ -92,7 +106,9 @@ int launch(Plan plan) {
     return refuse(prepared.error(), plan.job.environment);
   agent::Job job = std::move(plan.job);
   job.version = version();
-  return agent::run(job);
+  const int code = agent::run(job);
+  if (!plan.last_line.empty()) print_last(warning_line(plan.last_line));
+  return code;
 }
 
 int run(int argc, char** argv, const Environment& environment) {

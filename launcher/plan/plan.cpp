@@ -76,7 +76,9 @@ class Planner {
   void read_site() {
     const SiteReport& site = plan_.settings.site;
     plan_.notes = site.notes;
-    plan_.warnings = site.warnings;
+    plan_.last_line = site.of_many;
+    if (!site.of_many.empty()) warn(site.of_many);
+    plan_.warnings.insert(plan_.warnings.end(), site.warnings.begin(), site.warnings.end());
     if (site.error) refuse(*site.error);
   }
 

@@ -30,6 +30,7 @@ struct Plan {
   Settings settings;
   std::vector<std::string> notes;     // how a value was found: for --dry-run and the log
   std::vector<std::string> warnings;  // for stderr
+  std::string last_line = "";         // one of them that is printed at the end, too; empty: none
 };
 
 // An Error is a sentence for the user; nothing was started. kNotFound and kPermissionDenied are

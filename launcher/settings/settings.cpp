@@ -38,6 +38,11 @@ constexpr std::array kAboutNodes{OptionId::kNnodes,     OptionId::kNodeRank,
 constexpr std::array kAboutMeeting{OptionId::kNodeRank, OptionId::kMasterAddr,
                                    OptionId::kMasterPort, OptionId::kRdzvBackend};
 
+// A job on one node has no use for them.
+constexpr std::array kAboutSeveralNodes{
+    OptionId::kNodeRank, OptionId::kMasterAddr, OptionId::kRdzvBackend, OptionId::kRdzvEndpoint,
+    OptionId::kRdzvId,   OptionId::kRdzvConf,   OptionId::kLocalAddr,   OptionId::kTokenFile};
+
 bool is_standalone(const Settings& settings) {
   return read_flag(resolved(settings, OptionId::kStandalone)).value_or(false);
 }
@@ -63,12 +68,13 @@ std::string said(const ResolvedOption& option) {
 class SiteRules {
  public:
   SiteRules(const Site& site, Settings& settings) : site_(site), settings_(settings) {
-    settings_.site = {site.name, site.cpus, site.notes, {}, {}};
+    settings_.site = {site.name, site.cpus, site.notes, {}, {}, {}};
   }
 
   void apply() {
     if (!is_said(OptionId::kNnodes) && !is_standalone(settings_)) {
       settings_.site.warnings = site_.warnings;
+      ask_whether_together();
     }
     refuse_too_many();
     drop_nodes_of_another_job();
@@ -91,6 +97,26 @@ class SiteRules {
   const SiteValue* value(OptionId id) const {
     const auto found = site_.values.find(id);
     return found == site_.values.end() || !found->second ? nullptr : &*found->second;
+  }
+
+  void ask_whether_together() {
+    if (!site_.uncounted) return;
+    std::string by = site_.uncounted->together_by;
+    for (const OptionId id : kAboutSeveralNodes) {
+      if (by.empty() && is_said(id)) by = settings_[id].origin.name;
+    }
+    const std::string& sentence = site_.uncounted->sentence;
+    if (by.empty()) {
+      settings_.site.of_many =
+          sentence + ": each is a job of its own; --nnodes (or PET_NNODES) makes them one, " +
+          "--nnodes=1 silences this";
+      return;
+    }
+    settings_.site.error =
+        Error{ErrorCode::kInvalidArgument,
+              sentence + ", and " + by + " says that they belong together; give --nnodes (or " +
+                  "PET_NNODES), which is 1 if each is a job of its own",
+              {}};
   }
 
   void refuse_too_many() {
@@ -190,10 +216,10 @@ std::string why_nothing_outlives(const Environment& environment) {
   return "";
 }
 
-std::optional<Site> find_site(const Environment& environment) {
+std::optional<Site> find_site(const Environment& environment, const std::string& root) {
   if (environment.contains("TORCHELASTIC_RUN_ID")) return std::nullopt;
   if (auto site = slurm_site(environment)) return site;
-  return kubernetes_site(environment);
+  return kubernetes_site(environment, root);
 }
 
 }  // namespace ddprun::cli

@@ -46,16 +46,23 @@ struct Site {
     Error error;
   };
   std::optional<TooMany> too_many;
+  // The site has started several ddpruns, as many nodes or each for a job of its own, and does not say which. The user
+  // says it by the number of nodes or by --standalone; else an option about several nodes says it.
+  struct Uncounted {
+    std::string sentence;  // a variable, and what it leaves open: "JOB_COMPLETION_INDEX=1, but ..."
+    std::string together_by;  // what at the site says that they belong together; empty: nothing
+  };
+  std::optional<Uncounted> uncounted;
   std::vector<std::string> notes;     // for --dry-run and the log at info
   std::vector<std::string> warnings;  // printed unless the user gives the number of nodes
 };
 
 // Nothing outside of a site, and nothing inside a worker of another launcher, because that launcher
-// has already used the variables.
-std::optional<Site> find_site(const Environment& environment);
+// has already used the variables. Kubernetes' names are in the file /etc/hosts below `root`.
+std::optional<Site> find_site(const Environment& environment, const std::string& root = "");
 
 std::optional<Site> slurm_site(const Environment& environment);
-std::optional<Site> kubernetes_site(const Environment& environment);
+std::optional<Site> kubernetes_site(const Environment& environment, const std::string& root = "");
 
 // Why no process here lives longer than the ddprun that started it: the begin of a sentence. Empty: one may.
 std::string why_nothing_outlives(const Environment& environment);
@@ -93,6 +100,8 @@ struct SiteReport {
   std::optional<int> cpus{};  // see Site
   std::vector<std::string> notes{};
   std::vector<std::string> warnings{};
+  std::string
+      of_many{};  // a warning: this is one of several jobs of one node each; empty: it is not
   std::optional<Error> error{};  // a value that only the site could give is not known
 };
 

@@ -1,13 +1,19 @@
 // Kubernetes: the pods of an Indexed Job, alone or in a JobSet, are the nodes of a job. Kubernetes
 // sets JOB_COMPLETION_INDEX and HOSTNAME (<job>-<index>) in every pod; the names of a JobSet reach
 // the pod only if the manifest passes them on (downward API). No pod is told how many pods there
-// are: without --nnodes each is a job of its own, as in a sweep over parameters.
+// are: without --nnodes each is a job of its own, as in a sweep over parameters, unless something
+// says that they belong together, such as a headless service, by which they could meet.
 //
 // Other pods (a shell, a notebook, a PyTorchJob, which sets everything by PET_*) are no site.
+#include <fcntl.h>
+
+#include <algorithm>
 #include <string_view>
 
 #include "launcher/settings/settings.h"
+#include "rendezvous/common/file_text.h"
 #include "rendezvous/common/parse_number.h"
+#include "rendezvous/common/unique_fd.h"
 
 namespace ddprun::cli {
 namespace {
@@ -29,6 +35,36 @@ Result<SiteValue> node_rank(const std::string& index) {
               std::string(kIndex) + "=" + index +
                   ": it should be the number of this pod, as an Indexed Job sets it; leave it out, "
                   "or say --node-rank");
+}
+
+// The subdomain of this pod's name, beginning with a dot: ".<service>.<namespace>.svc.<cluster>", or "". It is in HOSTNAME
+// with setHostnameAsFQDN; else the kubelet writes the whole name into /etc/hosts, before the host name.
+std::string subdomain_of(const std::string& host, const std::string& index,
+                         const std::string& root) {
+  constexpr std::size_t kHostsMax = 1 << 20;
+  const std::size_t dot = std::min(host.find('.'), host.size());
+  if (!host.substr(0, dot).ends_with("-" + index)) return "";  // a machine's name: host network
+  if (dot < host.size()) return host.substr(dot);
+  const rdzv::UniqueFd file(::open((root + "/etc/hosts").c_str(), O_RDONLY | O_CLOEXEC));
+  const std::string hosts = read_from(file.get(), kHostsMax).value_or("");
+  // Each name stands behind a blank; other names of this host have no ".svc.".
+  for (std::size_t at = hosts.find(host + "."); at != std::string::npos;
+       at = hosts.find(host + ".", at + 1)) {
+    const bool is_whole = at > 0 && (hosts[at - 1] == '\t' || hosts[at - 1] == ' ');
+    const std::size_t begin = at + host.size();
+    std::string subdomain = hosts.substr(begin, hosts.find_first_of(" \t\r\n", begin) - begin);
+    if (is_whole && subdomain.find(".svc.") != std::string::npos) return subdomain;
+  }
+  return "";
+}
+
+// What says that the pods are the nodes of one job; empty: nothing.
+std::string together_by(const Environment& environment, const std::string& index,
+                        const std::string& root) {
+  if (!value_or_empty(environment, "JOBSET_NAME").empty()) return "JOBSET_NAME";
+  const std::string subdomain = subdomain_of(value_or_empty(environment, "HOSTNAME"), index, root);
+  if (subdomain.empty()) return "";
+  return "the pods' subdomain " + subdomain.substr(1, subdomain.find('.', 1) - 1);
 }
 
 // The name of the pod with index 0: <job>-0.<subdomain>. The subdomain is the name of a headless
@@ -56,7 +92,7 @@ Result<SiteValue> first_pod(const Environment& environment, const std::string& i
 
 }  // namespace
 
-std::optional<Site> kubernetes_site(const Environment& environment) {
+std::optional<Site> kubernetes_site(const Environment& environment, const std::string& root) {
   const auto found = environment.find(kIndex);
   if (found == environment.end()) return std::nullopt;
   const std::string& index = found->second;
@@ -76,9 +112,9 @@ std::optional<Site> kubernetes_site(const Environment& environment) {
                   attempt.empty() ? "JOBSET_NAME" : "JOBSET_NAME and JOBSET_RESTART_ATTEMPT",
                   /*is_proposal=*/true});
   }
-  site.warnings.push_back(std::string(kIndex) + "=" + index +
-                          ", but no pod is told how many there are: this one is a job of its own; "
-                          "--nnodes (or PET_NNODES) makes them one, --nnodes=1 silences this");
+  site.uncounted = {
+      std::string(kIndex) + "=" + index + ", but Kubernetes does not say how many pods there are",
+      together_by(environment, index, root)};
   return site;
 }
 

@@ -101,6 +101,9 @@ TEST_F(Usage, WrongUseIsOneSentenceAndStartsNothing) {
       {{"--nnodes=2", "--rdzv-backend=c10d"}, {}, 2, "give --rdzv-endpoint=HOST:PORT"},
       {{"--nnodes=2", "--master-port=0"}, {}, 2, "--master-port=0: port 0 is any"},
       {{"--nnodes=2", "--rdzv-id="}, {}, 2, "--rdzv-id=: each node"},
+      {{"--master-addr=node0:29500"}, {}, 2, "the port is --master-port"},
+      {{"--nnodes=2", "--node-rank=1"}, {"PET_MASTER_ADDR=tcp://node0"}, 2, "--master-port"},
+      {{}, {"JOB_COMPLETION_INDEX=0", "JOBSET_NAME=llm"}, 2, "give --nnodes"},
       {{"--nnodes=2", "--rdzv-backend=etcd"}, {}, 2, "to know where etcd is"},
       {{"--restart-pause=2:1"}, {}, 2, "--restart-pause=2:1"},
       {{"--final-exit-codes=x"}, {}, 2, "--final-exit-codes=x"},
@@ -236,6 +239,23 @@ TEST_F(Usage, TakesThePythonOfTheEnvironmentThatItWasCalledIn) {
               HasSubstr("run by " + python + " (from ddprun's environment)"));
   EXPECT_THAT(run(tree_ / "venv/bin/ddprun", {"--dry-run", script}, {"PYTHON_EXEC=/bin/true"}).out,
               HasSubstr("run by /bin/true (from PYTHON_EXEC)"));
+}
+
+// Without anything that says that its pods belong together.
+TEST_F(Usage, APodOfASweepSaysFirstAndLastThatItIsAJobOfItsOwn) {
+  const Words pod{"JOB_COMPLETION_INDEX=1", "HOSTNAME=train-1", "DDPRUN_LOG_LEVEL=info",
+                  "DDPRUN_TERMINATION_LOG=" + tree_ / "message"};
+  for (const std::string program : {"/bin/true", "/bin/false"}) {
+    const Outcome outcome = ddprun({program}, pod);
+    EXPECT_EQ(outcome.exit_code, program == "/bin/true" ? 0 : 1);
+    const std::string line = outcome.err.substr(0, outcome.err.find('\n') + 1);
+    EXPECT_THAT(line, HasSubstr("JOB_COMPLETION_INDEX=1"));
+    EXPECT_TRUE(outcome.err.ends_with(line)) << outcome.err;
+    EXPECT_GT(outcome.err.size(), 2 * line.size()) << outcome.err;
+  }
+  for (const std::string option : {"--nnodes=1", "--standalone"}) {
+    EXPECT_THAT(ddprun({option, "/bin/true"}, pod).err, Not(HasSubstr("JOB_COMPLETION_INDEX=1,")));
+  }
 }
 
 TEST_F(Usage, DryRunStartsNothingAndMakesNothing) {

@@ -25,7 +25,7 @@ class Planning : public testing::Test {
     words.push_back("prog");
     const auto line = parse_command_line(words);
     if (!line) return fail(line.error());
-    return make_plan(resolve(*line, environment, {}, find_site(environment)), line->command,
+    return make_plan(resolve(*line, environment, {}, find_site(environment, tree_.path())), line->command,
                      environment, surroundings_);
   }
   agent::Job job(const std::vector<std::string>& words, const Environment& environment = {}) {

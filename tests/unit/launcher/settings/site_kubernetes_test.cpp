@@ -11,9 +11,12 @@ namespace {
 using std::chrono::seconds;
 using testing::AllOf;
 using testing::Contains;
+using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::StartsWith;
+
+using Words = std::vector<std::string>;
 
 // Pod 1 of the Indexed Job "train"; every pod has the two others.
 Environment pod(Environment more = {}) {
@@ -141,9 +144,51 @@ TEST_F(Kubernetes, MakesEveryPodOfItsOwnWhereNobodySaysHowMany) {
   ASSERT_TRUE(made) << made.error().to_string();
   EXPECT_TRUE(made->job.nodes.is_alone());
   EXPECT_EQ(made->job.store_endpoint.address, "127.0.0.1");
-  EXPECT_THAT(made->warnings, Contains(HasSubstr("a job of its own")));
-  EXPECT_THAT(plan({"--nnodes=1"}, pod())->warnings, IsEmpty());
-  EXPECT_THAT(plan({"--standalone"}, pod({{"HOSTNAME", "?"}}))->warnings, IsEmpty());
+  ASSERT_THAT(made->warnings, ElementsAre(HasSubstr("a job of its own")));
+  EXPECT_EQ(made->last_line, made->warnings.front());
+  for (const auto& silent : {plan({"--nnodes=1"}, pod()), plan({}, pod({{"PET_NNODES", "1"}})),
+                             plan({"--standalone"}, pod({{"HOSTNAME", "?"}}))}) {
+    ASSERT_TRUE(silent) << silent.error().to_string();
+    EXPECT_THAT(silent->warnings, IsEmpty());
+    EXPECT_EQ(silent->last_line, "");
+  }
+}
+
+TEST_F(Kubernetes, RefusesPodsThatBelongTogetherWhereNobodySaysHowMany) {
+  const auto expect_refused = [&](const Words& words, const Environment& more,
+                                  const std::string& by) {
+    EXPECT_THAT(refusal(words, pod(more)), AllOf(StartsWith("JOB_COMPLETION_INDEX=1"),
+                                                 HasSubstr("and " + by), HasSubstr("--nnodes")));
+    Words one = words;
+    one.push_back("--nnodes=1");
+    const auto made = plan(one, pod(more));
+    ASSERT_TRUE(made) << made.error().to_string();
+    EXPECT_EQ(made->last_line, "");
+  };
+  expect_refused({}, {{"JOBSET_NAME", "llm"}}, "JOBSET_NAME");
+  expect_refused({"--rdzv-backend=c10d"}, {}, "--rdzv-backend");
+  expect_refused({"--rdzv-endpoint=first:1"}, {}, "--rdzv-endpoint");
+  expect_refused({"--rdzv-id=job"}, {}, "--rdzv-id");
+  expect_refused({"--master-addr=localhost"}, {}, "--master-addr");
+  expect_refused({}, {{"PET_NODE_RANK", "0"}}, "PET_NODE_RANK");
+  expect_refused({}, {{"HOSTNAME", "train-1.nodes.team.svc.cluster.local"}},
+                 "the pods' subdomain nodes says that");
+
+  const std::string kubelet = "# Kubernetes-managed hosts file.\n127.0.0.1\tlocalhost\n";
+  tree_.write("etc/hosts", kubelet + "10.1.2.3\ttrain-1.nodes.team.svc.cluster.local\ttrain-1\n");
+  expect_refused({}, {}, "the pods' subdomain nodes says that");
+}
+
+// The names of a pod without a subdomain, of another pod, and of a machine.
+TEST_F(Kubernetes, OtherNamesInTheFileOfHostsAreNoSubdomain) {
+  for (const std::string line : {"10.1.2.3\ttrain-1", "10.1.2.3\ttrain-1.example.com train-1",
+                                 "10.1.2.3\tmy-train-1.nodes.team.svc.cluster.local",
+                                 "10.1.2.3\ttrain-12.nodes.team.svc.cluster.local"}) {
+    tree_.write("etc/hosts", line + "\n");
+    const auto made = plan({}, pod());
+    ASSERT_TRUE(made) << line << made.error().to_string();
+    EXPECT_NE(made->last_line, "") << line;
+  }
 }
 
 TEST_F(Kubernetes, SaysWhomTheAgentTellsOfTheJob) {
