@@ -238,7 +238,10 @@ Result<void> Standbys::hold_python(ProcessSpec& spec, ChildEnvironment& environm
     if (!archive) return fail(std::move(archive.error()));
     archive_ = std::move(*archive);
   }
-  if (is_trial_) spec.argv = {spec.argv.at(0), spec.argv.at(1), "-c", ""};
+  if (is_trial_) {
+    spec.argv.resize(1 + job_.program.python_options);
+    spec.argv.insert(spec.argv.end(), {"-c", ""});
+  }
   put_first_on_python_path(environment, archive_.get());
   spec.inherited_fds.push_back(archive_.get());
   return {};

@@ -424,6 +424,7 @@ class Planner {
     plan_.job.program = std::move(found.program);
     plan_.notes.push_back((module ? "module " : "program ") + plan_.job.program.name +
                           (module ? ": " : " found ") + found.how);
+    if (!found.warning.empty()) warn(std::move(found.warning));
     warn_of_doubled_dollars();
   }
 

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/auxv.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <array>
@@ -12,6 +13,7 @@
 
 #include "launcher/cli/secrets.h"
 #include "launcher/cli/text.h"
+#include "launcher/plan/file_start.h"
 #include "rendezvous/common/file_text.h"
 #include "rendezvous/common/unique_fd.h"
 
@@ -105,16 +107,54 @@ Result<Place> locate(RunAs run_as, const std::string& name, const Environment& e
                                         " and on PATH (" + search_path_of(environment) + ")");
 }
 
-// A file without the execute bit that is clearly not Python: Python would only say "SyntaxError".
-std::optional<std::string> why_not_python(const std::string& path) {
-  const rdzv::UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  const std::string start = read_from(file.get(), 128).value_or("");
-  if (start.starts_with("\177ELF")) return "it is a binary program without the execute permission";
-  const std::string first_line = start.substr(0, start.find('\n'));
-  if (first_line.starts_with("#!") && first_line.find("python") == std::string::npos) {
-    return "it is a script for " + first_line.substr(2) + " without the execute permission";
+// A pipe is left to the program: what is read here would be missing there.
+std::string start_of(const std::string& file) {
+  if (!is_regular_file(file)) return "";
+  const rdzv::UniqueFd fd(::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  return read_from(fd.get(), kFileStartBytes).value_or("");
+}
+
+// The execute permission is there, but the file system does not let it count.
+bool is_kept_by_mount(const std::string& file) {
+  struct stat status {};
+  struct statvfs mount {};
+  return ::stat(file.c_str(), &status) == 0 && S_ISREG(status.st_mode) &&
+         (status.st_mode & (S_IXUSR | S_IXGRP | S_IXOTH)) != 0 &&
+         ::statvfs(file.c_str(), &mount) == 0 && (mount.f_flag & ST_NOEXEC) != 0;
+}
+
+tl::unexpected<Error> refused(const Place& place, const std::string& why) {
+  return fail(ErrorCode::kPermissionDenied, "program " + place.path + " " + why);
+}
+
+// The begin and the end of a sentence about a file that may not be executed.
+struct NotExecutable {
+  std::string why;
+  std::string remedy;
+};
+NotExecutable not_executable(const std::string& path, bool is_noexec) {
+  if (is_noexec) {
+    return {"its file system is mounted noexec",
+            "copy it to a file system whose programs may be executed"};
   }
-  return std::nullopt;
+  return {"it has no execute permission", "try chmod +x " + path};
+}
+
+// What it is, if Python would only say "SyntaxError".
+std::optional<std::string> what_else_than_python(const std::string& start,
+                                                 const std::optional<FirstLine>& first_line) {
+  if (is_elf(start)) return "a binary program";
+  if (!first_line) return std::nullopt;
+  const std::string& interpreter = first_line->interpreter;
+  const bool is_some_python =
+      interpreter.find("py", interpreter.rfind('/') + 1) != std::string::npos;
+  return is_some_python ? std::nullopt : std::optional("a script for " + interpreter);
+}
+
+// Text without a first line that says what runs it, but with a name that does.
+bool is_named_as_shell_script(std::string_view name) {
+  constexpr std::string_view kSuffixes[] = {".sh", ".bash", ".zsh", ".ksh", ".csh", ".fish"};
+  return std::ranges::any_of(kSuffixes, [name](auto suffix) { return name.ends_with(suffix); });
 }
 
 // The text that --run-path passes to python -c. torchrun runs the script in a child process by
@@ -146,36 +186,41 @@ del sys.argv[0]
 record(lambda: runpy.run_path(sys.argv[0], run_name='__main__'))()
 )";
 
-// `python -u`, the words of `how_to_run`, then the user's words, beginning with the script or module.
-Result<FoundProgram> run_by_python(const std::vector<std::string>& how_to_run,
-                                   const std::vector<std::string>& user_words,
-                                   const std::string& name, const Environment& environment,
-                                   const SearchPlaces& places) {
-  auto python = find_python(environment, places.environment_bin);
-  if (!python) return fail(python.error());
+// `python -u`, the options, the words of `how_to_run`, then the user's words, beginning with the script or module.
+FoundProgram run_by(const FoundPython& python, const std::vector<std::string>& options,
+                    const std::vector<std::string>& how_to_run,
+                    const std::vector<std::string>& user_words, const std::string& name) {
   FoundProgram found;
-  found.program.path = python->path;
-  found.program.argv = {python->path, "-u"};
+  found.program.path = python.path;
+  found.program.argv = {python.path, "-u"};
   auto& argv = found.program.argv;
+  argv.insert(argv.end(), options.begin(), options.end());
+  found.program.python_options = argv.size() - 1;
   argv.insert(argv.end(), how_to_run.begin(), how_to_run.end());
   found.program.first_user_argument = argv.size();
   argv.insert(argv.end(), user_words.begin(), user_words.end());
   found.program.name = name;
   found.program.is_python = true;
-  found.how = "run by " + python->path + " (from " + python->why + ")";
+  found.how = "run by " + python.path + " (from " + python.why + ")";
   return found;
+}
+
+std::vector<std::string> script_words(const std::vector<std::string>& command, const Place& place) {
+  std::vector<std::string> words = command;
+  // A script in the current directory keeps its name as typed: tracebacks and sys.argv show it.
+  if (place.where == Where::kBeside || place.where == Where::kOnPath) words[0] = place.path;
+  return words;
 }
 
 Result<FoundProgram> as_script(RunAs run_as, const std::vector<std::string>& command,
                                const Place& place, const Environment& environment,
                                const SearchPlaces& places) {
-  std::vector<std::string> words = command;
-  // A script in the current directory keeps its name as typed: tracebacks and sys.argv show it.
-  if (place.where == Where::kBeside || place.where == Where::kOnPath) words[0] = place.path;
+  auto python = find_python(environment, places.environment_bin);
+  if (!python) return fail(python.error());
   std::vector<std::string> how_to_run;
   if (run_as == RunAs::kRunPath) how_to_run = {"-c", kRunPathCode};
-  auto found = run_by_python(how_to_run, words, command[0], environment, places);
-  if (found) found->how = to_string(place.where) + ", " + found->how;
+  FoundProgram found = run_by(*python, {}, how_to_run, script_words(command, place), command[0]);
+  found.how = to_string(place.where) + ", " + found.how;
   return found;
 }
 
@@ -188,6 +233,47 @@ FoundProgram as_itself(const std::vector<std::string>& command, const Place& pla
   found.program.first_user_argument = 1;
   found.program.name = command[0];
   found.how = to_string(place.where);
+  return found;
+}
+
+// As execve() or env finds it. Nothing: it is not there.
+std::optional<std::string> find_interpreter(const FirstLine& line, const Environment& environment,
+                                            const SearchPlaces& places) {
+  if (line.is_on_path) return find_on_path(line.interpreter, environment);
+  std::string path = path_in(places.directory, line.interpreter);
+  return is_executable(path) ? std::optional(std::move(path)) : std::nullopt;
+}
+
+// A script that may be executed.
+Result<FoundProgram> by_first_line(const FirstLine& line, const std::vector<std::string>& command,
+                                   const Place& place, const Environment& environment,
+                                   const SearchPlaces& places) {
+  const auto interpreter = find_interpreter(line, environment, places);
+  if (!line.names_python && line.ends_in_return) {
+    return refused(place,
+                   "cannot be executed: its first line ends with Windows' carriage return, so " +
+                       line.interpreter + " is not found; convert it, for example by " +
+                       "sed -i 's/\\r$//' " + place.path);
+  }
+  if (!line.names_python && !line.is_on_path && !interpreter) {
+    return refused(place, "cannot be executed: its first line names " + line.interpreter +
+                              ", which is not there");
+  }
+  if (!line.names_python) return as_itself(command, place);
+  if (interpreter && !line.ends_in_return) {
+    if (!line.can_have_more_options) return as_itself(command, place);
+    FoundProgram found = run_by({*interpreter, "its first line"}, line.options, {},
+                                script_words(command, place), command[0]);
+    found.how = to_string(place.where) + ", " + found.how;
+    return found;
+  }
+  auto found = as_script(RunAs::kWhatItIs, command, place, environment, places);
+  if (found) {
+    found->warning = "the first line of " + place.path +
+                     (line.ends_in_return ? " ends with Windows' carriage return"
+                                          : " names " + line.interpreter + ", which is not there") +
+                     "; it is run by " + found->program.path;
+  }
   return found;
 }
 
@@ -252,28 +338,45 @@ Result<FoundProgram> find_program(RunAs run_as, const std::vector<std::string>& 
                                   const Environment& environment, const SearchPlaces& places) {
   const std::string& name = command.front();
   if (name.empty()) return fail(ErrorCode::kNotFound, "the program's name is empty");
-  if (run_as == RunAs::kModule) return run_by_python({"-m"}, command, name, environment, places);
+  if (run_as == RunAs::kModule) {
+    return find_python(environment, places.environment_bin).map([&](const FoundPython& python) {
+      return run_by(python, {}, {"-m"}, command, name);
+    });
+  }
   const auto place = locate(run_as, name, environment, places);
   if (!place) return fail(place.error());
 
   const std::string file = path_in(places.directory, place->path);
-  const bool is_readable = ::access(file.c_str(), R_OK) == 0;
   const bool may_execute = !is_directory(file) && ::access(file.c_str(), X_OK) == 0;
-  if (run_as == RunAs::kProgram && !may_execute) {
-    return fail(ErrorCode::kPermissionDenied, "program " + place->path +
-                                                  " may not be executed, and --no-python was "
-                                                  "given; try chmod +x " +
-                                                  place->path);
+  const bool is_noexec = !may_execute && is_kept_by_mount(file);
+  const auto [why_not, remedy] = not_executable(place->path, is_noexec);
+  if (run_as == RunAs::kProgram) {
+    if (may_execute) return as_itself(command, *place);
+    return refused(*place, "cannot be executed, as --no-python asks: " + why_not + "; " + remedy);
   }
-  const bool is_script = run_as == RunAs::kRunPath || name.ends_with(".py") || !may_execute;
-  if (run_as == RunAs::kProgram || !is_script) return as_itself(command, *place);
-  if (!is_readable) {
-    return fail(ErrorCode::kPermissionDenied, "script " + place->path + " may not be read");
+  const bool is_py = name.ends_with(".py");
+  const bool is_script = run_as == RunAs::kRunPath || is_py;
+  if (::access(file.c_str(), R_OK) != 0) {
+    if (may_execute && !is_script) return as_itself(command, *place);
+    return refused(*place, "may not be read");
   }
-  const auto reason = may_execute ? std::nullopt : why_not_python(file);
-  if (reason) {
-    return fail(ErrorCode::kPermissionDenied, "program " + place->path + " cannot be executed: " +
-                                                  *reason + "; try chmod +x " + place->path);
+  const std::string start = start_of(file);
+  const auto first_line = first_line_of(start);
+  if (const auto what = what_else_than_python(start, first_line); what && !may_execute && !is_py) {
+    return refused(*place,
+                   "cannot be executed: it is " + *what + ", and " + why_not + "; " + remedy);
+  }
+  // Without the execute permission a first line does not count, as under torchrun.
+  if (!is_script && first_line && (may_execute || is_noexec)) {
+    return by_first_line(*first_line, command, *place, environment, places);
+  }
+  if (!is_script && may_execute && (is_elf(start) || !may_be_python(start))) {
+    return as_itself(command, *place);
+  }
+  if (!is_script && is_named_as_shell_script(name)) {
+    return refused(*place,
+                   "is a shell script by its name, but its first line does not say what runs it; "
+                   "begin it with #!/bin/sh or the like");
   }
   return as_script(run_as, command, *place, environment, places);
 }

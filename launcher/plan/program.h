@@ -2,9 +2,13 @@
 // file system; never starts anything.
 //
 // A name with a '/' is a path. Any other name is looked for in the current directory, beside
-// ddprun, then on PATH. Python runs a '.py' file, a folder with a __main__.py, and a regular file
-// that can be read but not executed; anything else is executed directly. torchrun's options
-// change that: see RunAs.
+// ddprun, then on PATH. torchrun gives every file to its Python. Here:
+// - The active Python runs a '.py' file, a folder with a __main__.py, a file that may be read but
+//   not executed, and text or an archive without a first line "#!..." (execve() refuses those).
+// - A first line that names a Python is followed: that Python, with the line's options and -u. If
+//   that Python is not there, or the line ends in '\r', the active one runs the script.
+// - Programs and scripts for other interpreters are executed directly.
+// A mount with noexec forbids only the last. torchrun's options change all of that: see RunAs.
 #pragma once
 
 #include <functional>
@@ -39,6 +43,8 @@ struct FoundPython {
 struct FoundProgram {
   agent::Program program;
   std::string how;  // for --dry-run and the log: "in the current directory; Python from PATH"
+  std::string warning =
+      "";  // the script's first line could not be followed; empty: it could, or there is none
 };
 
 std::string own_folder();  // of the file of this process, links followed; empty: not known

@@ -113,10 +113,11 @@ bool one_sets_variables(const std::filesystem::path& folder) {
 // that sets what a module has read is executed anew (agent/README.md, "Standbys"): its first lines would run twice.
 bool should_start_from_zygote(const agent::StandbySpec& spec, const agent::Job& job) {
   const std::vector<std::string>& words = job.program.argv;
-  if (spec.wanted < job.local_world_size || words.size() < 3) return false;
-  const std::filesystem::path script = words[2];
+  const std::size_t first = 1 + job.program.python_options;
+  if (spec.wanted < job.local_world_size || words.size() <= first) return false;
+  const std::filesystem::path script = words[first];
   std::error_code error;  // a pipe could be read only once
-  if (words[2].starts_with('-') || !std::filesystem::is_regular_file(script, error)) {
+  if (words[first].starts_with('-') || !std::filesystem::is_regular_file(script, error)) {
     return !spec.learns;
   }
   const std::string text = file_text(script);

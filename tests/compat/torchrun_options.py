@@ -177,7 +177,7 @@ ROWS = [
     Row("--module", "the same", [
         Same(["-m", "package.worker", "a"]), Same(["package.worker", "a"], {"PET_MODULE": "1"}),
         Same(["-m", "package.worker", "--", "--depth=26"]), Same(["-m", "--", "package.worker", "--", "a"])]),
-    Row("--no-python", "the same; without it too, a program that is executable and no `.py` is executed", [
+    Row("--no-python", "the same; without it too, [programs and scripts for other interpreters](#what-is-executed) are executed", [
         Same(["--no-python", "{python}", *P, "${local_rank}"]),
         Same(["{python}", *P], {"PET_NO_PYTHON": "1"}),
         Same(["--no-python", "{python}", "--", *P, "--", "a"]), Same(["--no-python", "--", "{python}", *P, "--"]),

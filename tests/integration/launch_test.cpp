@@ -176,6 +176,58 @@ TEST(Launch, RunsPythonFilesWithPython) {
   }
 }
 
+// As pip installs a command; without -u its line would stay in a buffer.
+TEST(Launch, TheFirstLineNamesThePythonAndNothingStaysInABuffer) {
+  const TemporaryTree folder;
+  std::filesystem::create_directories(folder / "venv/bin");
+  const std::string own = folder / "venv/bin/python3";
+  write_file(own, "#!/bin/sh\nexport RUN_BY=own\nexec python3 \"$@\"\n", 0755);
+  struct Case {
+    std::string first_line;
+    bool is_own;
+    std::string warning;
+  };
+  const std::vector<Case> cases = {{"#!" + own + "\n", true, ""},
+                                   {"#!" + own + " -s -E\n", true, ""},
+                                   {"#!/usr/bin/env " + own + "\n", true, ""},
+                                   {"", false, ""},
+                                   {"#!/no/such/python\n", false, "names /no/such/python"},
+                                   {"#!" + own + "\r\n", false, "carriage return"}};
+  for (const Case& c : cases) {
+    write_file(folder / "command",
+               c.first_line +
+                   "import os, sys\n"
+                   "print('ran', sys.argv[1], os.environ.get('RUN_BY'))\n"
+                   "os._exit(3)\n",
+               0755);
+    Job job(
+        ddprun({}, {folder / "command", "well"}),
+        {.removed_variables = {"PYTHONUNBUFFERED", "VIRTUAL_ENV", "CONDA_PREFIX", "PYTHON_EXEC"}});
+    EXPECT_EQ(job.wait(), exited(3)) << job.err();
+    EXPECT_EQ(job.out(), c.is_own ? "ran well own\n" : "ran well None\n") << c.first_line;
+    EXPECT_EQ(job.err().find("warning: the first line of") != std::string::npos, !c.warning.empty())
+        << job.err();
+    EXPECT_THAT(job.err(), HasSubstr(c.warning));
+  }
+}
+
+TEST(Launch, RunsAPythonArchive) {
+  const TemporaryTree folder;
+  std::filesystem::create_directories(folder / "app");
+  write_file(folder / "app/__main__.py", "import sys; print('ran', sys.argv[1])\n");
+  for (const Command& more : {Command{}, Command{"-p", "/usr/bin/env python3"}}) {
+    Command command{"/usr/bin/env", "python3",         "-m", "zipapp", folder / "app",
+                    "-o",           folder / "app.pyz"};
+    command.insert(command.end(), more.begin(), more.end());
+    Job zip(command);
+    ASSERT_EQ(zip.wait(), exited(0)) << zip.err();
+    std::filesystem::permissions(folder / "app.pyz", std::filesystem::perms::owner_all);
+    Job job(ddprun({}, {folder / "app.pyz", "well"}));
+    EXPECT_EQ(job.wait(), exited(0)) << job.err();
+    EXPECT_EQ(job.out(), "ran well\n");
+  }
+}
+
 TEST(Launch, StartsSixtyFourWorkers) {
   const TemporaryTree folder;
   Job job(ddprun({"--nproc-per-node=64"}, worker({"stamp", folder.path()})));

@@ -144,12 +144,11 @@ class _Recording:
 
 def _folder_of_program():
     """What Python will put first on sys.path; None: nothing."""
-    words = sys.orig_argv[2:]  # after python -u
-    if not words or getattr(sys.flags, "safe_path", False):
+    path = sys.argv[0] if sys.argv else ""
+    if not path or getattr(sys.flags, "safe_path", False):
         return None
-    if words[0] in ("-c", "-m"):
+    if path in ("-c", "-m"):
         return os.getcwd()
-    path = words[0]
     if os.path.isdir(path):
         return path
     if os.path.islink(path):

@@ -14,7 +14,7 @@ namespace ddprun::cli {
 class Planning : public testing::Test {
  protected:
   Planning() {
-    tree_.write("cwd/prog", "x", 0755);
+    tree_.write("cwd/prog", "#!/bin/sh\n", 0755);
     tree_.write("sys/devices/system/cpu/online", "0-5\n");
     surroundings_.places = {tree_ / "cwd", [this] { return tree_ / "bin"; }};
     surroundings_.machine = {tree_.path(), "", std::vector<int>{0, 1, 2, 3, 4, 5}};
