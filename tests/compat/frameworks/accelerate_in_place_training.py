@@ -14,7 +14,7 @@ model = tiny.model()
 sampler = torch.utils.data.DistributedSampler(tiny.data())
 loader = torch.utils.data.DataLoader(tiny.data(), batch_size=6, sampler=sampler)  # Accelerate's own cannot be put back
 model, optimizer = accelerator.prepare(model, torch.optim.AdamW(model.parameters(), lr=0.01))
-job = ddprun.join(model=model, optimizer=optimizer.optimizer, sampler=sampler)
+job = ddprun.join(model=model, optimizer=optimizer, sampler=sampler)
 for epoch in job.epochs(EPOCHS):
     sampler.set_epoch(epoch)
     for inputs, targets in job.batches(loader):

@@ -9,6 +9,22 @@ import os
 import pkgutil
 
 __path__ = pkgutil.extend_path(__path__, __name__)  # ddprun.torch is a distribution of its own, maybe in another folder
+_ON_DEMAND = ("progress", "torch")  # the modules that a program may use; torch imports PyTorch
+
+
+def __getattr__(name):
+    if name in _ON_DEMAND:
+        import importlib
+        try:
+            return importlib.import_module("ddprun." + name)
+        except ModuleNotFoundError as error:
+            if error.name != "ddprun." + name:
+                raise
+    raise AttributeError(f"module 'ddprun' has no attribute '{name}'")
+
+
+def __dir__():
+    return sorted({*globals(), *_ON_DEMAND})
 
 
 def join(model, optimizer, scheduler=None, scaler=None, sampler=None, **parts):
@@ -21,7 +37,8 @@ def join(model, optimizer, scheduler=None, scaler=None, sampler=None, **parts):
                 with job.step():
                     ...
 
-    `model` is a DistributedDataParallel over Gloo; `scheduler` one or a list; `parts` have a state_dict() and a
+    `model` is a DistributedDataParallel over Gloo; `optimizer` may be in the wrapper of a framework (Accelerate, Lightning);
+    `scheduler` is one or a list; `parts` have a state_dict() and a
     load_state_dict(), and are small: what only this rank has. Call it when all is set up, right before the loop. With
     job.batches(loader, per_step=n) a step has a list of n batches.
 

@@ -88,6 +88,8 @@ def join(model, optimizer, scheduler, scaler, sampler, parts):
     link = RecoveryLink.of_process()
     if link is None:
         return Alone()
+    optimizer, scaler_of_wrapper = _unwrapped(optimizer)
+    scaler = scaler if scaler is not None else scaler_of_wrapper
     schedulers = list(scheduler) if isinstance(scheduler, (list, tuple)) else [scheduler] if scheduler is not None else []
     why = in_place.why_not or _why_not(model, optimizer, schedulers, parts)
     why = why or groups.why_not(next(model.parameters()).device.type)
@@ -101,11 +103,23 @@ def join(model, optimizer, scheduler, scaler, sampler, parts):
     return job
 
 
+def _unwrapped(optimizer):
+    """(the optimizer of PyTorch's in a framework's wrapper, which has its state and no more; the wrapper's GradScaler)"""
+    scaler = None
+    while isinstance(its := getattr(optimizer, "optimizer", None), torch.optim.Optimizer):
+        if optimizer.state is not its.state or optimizer.param_groups is not its.param_groups:
+            break
+        optimizer, scaler = its, getattr(optimizer, "scaler", None) or scaler
+    return optimizer, scaler
+
+
 def _why_not(ddp, optimizer, schedulers, parts):
     if type(ddp) is not DistributedDataParallel:
         return f"its model is no DistributedDataParallel but a {type(ddp).__name__}"
     if not isinstance(optimizer, torch.optim.Optimizer):
         return "join() was given no optimizer"
+    if not hasattr(optimizer, "_optimizer_step_post_hooks"):  # it has not called the constructor of PyTorch's
+        return f"its optimizer is a {type(optimizer).__name__}, a wrapper with a state of its own"
     if hasattr(optimizer, "consolidate_state_dict"):
         return f"its optimizer is a {type(optimizer).__name__}, which keeps a part of its state on each rank"
     parameters = list(ddp.parameters())
@@ -351,7 +365,11 @@ class Job(in_place.types.StepPath if in_place.types is not None else object):
 
     def _after_entry(self):
         if self._is_due():
-            self._link.offer(self._mirror.descriptor)
+            descriptor = self._mirror.descriptor
+            if descriptor is None:
+                self._refuse("it closes descriptors that ddprun has opened")
+                return
+            self._link.offer(descriptor)
             self._is_offered = True
 
     def _text_of_entry(self):

@@ -1,0 +1,162 @@
+"""What the documents and docstrings show of Python does what a reader expects of it, with nothing but what is shown.
+
+  python_documents.py DDPRUN [unittest's arguments]
+
+- Each name `ddprun.…` in the documents is there after `import ddprun`, which imports nothing that is not asked for.
+- Each block of Python, and each call in the text that has arguments, runs: alone, and in two workers. "…" is the reader's part.
+"""
+import ast
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import textwrap
+import unittest
+from pathlib import Path
+
+DDPRUN = Path(sys.argv.pop(1)).resolve()
+SOURCE = Path(__file__).resolve().parents[2]
+PACKAGE = SOURCE / "worker_lib/python"
+DOCUMENTS = [SOURCE / name for name in ("README.md", "worker_lib/README.md", "agent/README.md", "launcher/README.md")]
+DOCSTRINGS = [PACKAGE / "ddprun" / name for name in ("__init__.py", "progress.py")]
+
+READERS_PART = '''
+import contextlib, datetime, os, torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+os.environ.setdefault("RANK", "0"), os.environ.setdefault("WORLD_SIZE", "1")
+if "MASTER_ADDR" in os.environ:
+    dist.init_process_group("gloo")
+else:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+data = torch.utils.data.TensorDataset(torch.ones(8, 2), torch.zeros(8, 1))
+sampler = torch.utils.data.DistributedSampler(data)
+loader = torch.utils.data.DataLoader(data, batch_size=2, sampler=sampler)
+model = torch.nn.Linear(2, 1)
+ddp = DistributedDataParallel(model)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+scaler, loss_of, loss, step, total, steps = None, torch.nn.functional.mse_loss, torch.tensor(0.5), 1, 10, 6
+'''
+
+
+def docstrings(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)):
+            yield ast.get_docstring(node) or ""
+
+
+def shown():
+    """(where, text) of each block and call."""
+    for path in DOCUMENTS:
+        text = path.read_text()
+        for block in re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
+            yield path.name, block
+        for call in re.findall(r"`(ddprun\.[\w.]+\([^`…]+\))`", text):
+            yield path.name, "import ddprun\n" + call + "\n"
+    for path in DOCSTRINGS:
+        for text in docstrings(path):
+            for block in re.findall(r"(?:^    .*\n|^\n)+", text, re.MULTILINE):
+                if block.strip():
+                    begin = "" if "import" in block else "import ddprun\n"
+                    yield path.name, begin + textwrap.dedent(block.strip("\n")) + "\n"
+
+
+class Shown(unittest.TestCase):
+    def setUp(self):
+        temporary = tempfile.TemporaryDirectory()
+        self.addCleanup(temporary.cleanup)
+        self.script = Path(temporary.name) / "program.py"
+        self.environment = {**os.environ, "PYTHONPATH": str(PACKAGE), "PYTHON_EXEC": sys.executable, "OMP_NUM_THREADS": "1"}
+
+    def run_program(self, text, *launcher):
+        self.script.write_text(text)
+        command = [*launcher, self.script] if launcher else [sys.executable, self.script]
+        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=300)
+        self.assertEqual(done.returncode, 0, f"{text}\n{done.stdout}{done.stderr}")
+        return done.stdout
+
+    def test_each_name_is_there_after_import_ddprun(self):
+        names = set()
+        for path in DOCUMENTS:
+            names |= set(re.findall(r"`(ddprun(?:\.[a-z_]+)+)\b[^`]*`", path.read_text()))
+        for _, text in shown():
+            names |= set(re.findall(r"\bddprun(?:\.[a-z_]+)+", text))
+        names = {name for name in names if not name.startswith("ddprun.torch")}  # a distribution of its own
+        self.assertTrue({"ddprun.join", "ddprun.keep", "ddprun.kept", "ddprun.progress.report"} <= names, names)
+        for name in sorted(names):
+            self.run_program(f"import ddprun\n{name}\n")
+
+    def test_import_ddprun_imports_nothing_else_of_it(self):
+        out = self.run_program("import sys\nbefore = set(sys.modules)\nimport ddprun\nprint(sorted(set(sys.modules) - before))\n"
+                               "assert 'progress' in dir(ddprun)\n"
+                               "try: ddprun.nothing\nexcept AttributeError as error: print(error)\n")
+        self.assertNotRegex(out, r"torch|ddprun\.|importlib\.metadata")
+        self.assertIn("module 'ddprun' has no attribute 'nothing'", out)
+
+    def test_a_module_that_is_not_installed_is_an_attribute_that_is_not_there(self):
+        self.run_program("import ddprun\nassert not hasattr(ddprun, 'torch')\n")
+
+    def test_what_is_shown_runs(self):
+        program = READERS_PART
+        found = list(shown())
+        self.assertGreaterEqual(len(found), 6, found)
+        for where, text in found:
+            text = re.sub(r"^(\s*)…$", r"\1pass", text, flags=re.MULTILINE)
+            program += f"# {where}\n{text}\n"
+        self.assertIn("ddprun.progress.report(step, total, loss=loss)", program)
+        self.run_program(program)
+        self.run_program(program, DDPRUN, "--nproc-per-node=2", "--max-restarts=0")
+
+
+class Wrappers(unittest.TestCase):
+    """ddprun.join() takes the optimizer out of a framework's wrapper."""
+
+    def setUp(self):
+        import torch
+        sys.path.insert(0, str(PACKAGE))
+        self.addCleanup(sys.path.remove, str(PACKAGE))
+        from ddprun import replace
+        self.replace, self.torch = replace, torch
+        self.optimizer = torch.optim.AdamW(torch.nn.Linear(2, 1).parameters())
+
+    def test_none(self):
+        self.assertEqual(self.replace._unwrapped(self.optimizer), (self.optimizer, None))
+
+    def test_accelerate(self):
+        import accelerate
+        accelerate.Accelerator(cpu=True)
+        from accelerate.optimizer import AcceleratedOptimizer
+        wrapped = AcceleratedOptimizer(self.optimizer)
+        self.assertEqual(self.replace._unwrapped(wrapped), (self.optimizer, None))
+        wrapped.scaler = "a GradScaler"
+        self.assertEqual(self.replace._unwrapped(wrapped), (self.optimizer, "a GradScaler"))
+
+    def test_lightning(self):
+        import lightning
+        from lightning.pytorch.core.optimizer import LightningOptimizer
+        self.assertEqual(self.replace._unwrapped(LightningOptimizer(self.optimizer)), (self.optimizer, None))
+        fabric = lightning.Fabric(accelerator="cpu", devices=1)
+        _, wrapped = fabric.setup(self.torch.nn.Linear(2, 1), self.optimizer)
+        self.assertIsNot(wrapped, self.optimizer)
+        self.assertEqual(self.replace._unwrapped(wrapped), (self.optimizer, None))
+
+    def test_one_with_a_state_of_its_own_is_refused(self):
+        optimizer = self.optimizer
+
+        class Lookahead(self.torch.optim.Optimizer):
+            def __init__(self):
+                self.optimizer, self.param_groups, self.state = optimizer, optimizer.param_groups, {}
+
+        wrapped = Lookahead()
+        self.assertEqual(self.replace._unwrapped(wrapped), (wrapped, None))
+        store = self.torch.distributed.HashStore()
+        self.torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+        self.addCleanup(self.torch.distributed.destroy_process_group)
+        model = self.torch.nn.parallel.DistributedDataParallel(self.torch.nn.Linear(2, 1))
+        self.assertEqual(self.replace._why_not(model, wrapped, [], {}),
+                         "its optimizer is a Lookahead, a wrapper with a state of its own")
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
