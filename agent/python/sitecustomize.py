@@ -8,6 +8,39 @@ import os
 import sys
 
 
+class _OwnFile:
+    """A descriptor of ddprun's own. The program may close all that it finds, and open files that get their numbers, so each
+    use asks whether the number is still that file's."""
+
+    def __init__(self, number):
+        os.set_inheritable(number, False)
+        self.number = number
+        self._file = self._now()
+
+    def _now(self):
+        about = os.fstat(self.number)
+        return about.st_dev, about.st_ino
+
+    def is_there(self):
+        try:
+            return self._now() == self._file
+        except OSError:
+            return False
+
+    def write(self, text):
+        """False: it is not there any more, or there is no room."""
+        try:
+            while text and self.is_there():
+                text = text[os.write(self.number, text):]
+        except OSError:
+            pass
+        return not text
+
+    def close(self):
+        if self.is_there():
+            os.close(self.number)
+
+
 class _Hooks:
     """A finder: all imports but three pay for a look-up and a comparison."""
 
@@ -26,7 +59,7 @@ class _Hooks:
         if name in self.wanted:
             return self.hooks_for(name).find_spec(name, path, target, self.load)
         if name == "torch" and self.modules is not None:
-            os.write(self.modules, b"torch\n")  # the agent waits for the rest: hooks.tell_modules
+            self.modules.write(b"torch\n")  # the agent waits for the rest: hooks.tell_modules
         if name == "torch" and self.in_place is not None:
             self.load_in_place()
 
@@ -46,6 +79,14 @@ class _Hooks:
         """Installs the hooks where the modules are loaded already (a standby: agent/standby)."""
         for name in [name for name in self.wanted if name in modules]:
             self.hooks_for(name).install_safely(modules[name], self.load)
+
+    def give_back(self, environment):
+        """What this process was started with, for a program that is to be executed anew in it."""
+        if self.nccl_plugin is not None:
+            environment["DDPRUN_NCCL_RECORD"] = "1"
+        if self.modules is not None and self.modules.is_there():
+            os.set_inheritable(self.modules.number, True)
+            environment["DDPRUN_MODULES_FD"] = str(self.modules.number)
 
     def hooks_for(self, name):
         self.wanted.remove(name)
@@ -84,11 +125,21 @@ def _own_descriptor(variable, target):
     text = os.environ.pop(variable, "")
     try:
         if text.isdecimal() and os.readlink("/proc/self/fd/" + text).startswith(target):
-            os.set_inheritable(int(text), False)
-            return int(text)
+            return _OwnFile(int(text))
     except OSError:
         pass
     return None
+
+
+def _getter(archive):
+    """The loader's get_data(), which would read from whatever has the archive's number."""
+    get_data = __loader__.get_data
+
+    def get(path):
+        if not archive.is_there():
+            raise OSError("the program has closed ddprun's archive")
+        return get_data(path)
+    return get
 
 
 def _in_no_file(code):
@@ -99,7 +150,7 @@ def _in_no_file(code):
 
 def _leave(folder):
     """The interpreter, as if this file had never been there."""
-    for each in vars(_Hooks).values():
+    for each in (*vars(_OwnFile).values(), *vars(_Hooks).values(), _getter):
         if hasattr(each, "__code__"):
             each.__code__ = _in_no_file(each.__code__)
     try:
@@ -112,13 +163,12 @@ def _leave(folder):
         os.environ["PYTHONPATH"] = others
     sys.path[:] = [entry for entry in sys.path if entry != folder]
     sys.path_importer_cache.pop(folder, None)
-    archive = int(folder.rpartition("/")[2])
+    archive = _OwnFile(int(folder.rpartition("/")[2]))
     if "DDPRUN_SNAPSHOT_FD" in os.environ:  # ddprun.keep() gets its library from there, when it is called
-        os.set_inheritable(archive, False)
         sys.modules["_ddprun_archive"] = module = type(sys)("_ddprun_archive")
-        module.get_data, module.folder = __loader__.get_data, folder
+        module.get_data, module.folder = _getter(archive), folder
     else:
-        os.close(archive)
+        archive.close()
 
 
 _leave(__file__.rpartition("/")[0])

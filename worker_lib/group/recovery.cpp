@@ -120,8 +120,13 @@ Recovery::Recovery(AgentLink& link, ProcessGroupOptions options, bool is_prepare
   if (!is_prepared_) return;
   // The memory of the worker whose place this process may take, with what its set-up was told.
   if (const char* const text = std::getenv(link::kMirrorVariable)) {
-    setup_ = from_bytes<std::vector<std::string>>(
-        Mirror::open(rdzv::UniqueFd(std::atoi(text)))->setup());
+    const int number = std::atoi(text);
+    if (!is_memory_named(number, Mirror::kName)) {
+      throw Failure(ErrorCode::kClosed,
+                    "the program has closed the memory of the worker whose place "
+                    "it prepares for");
+    }
+    setup_ = from_bytes<std::vector<std::string>>(Mirror::open(rdzv::UniqueFd(number))->setup());
     std::ranges::reverse(setup_);
   }
 }

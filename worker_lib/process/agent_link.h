@@ -55,7 +55,7 @@ class AgentLink {
     std::optional<link::Regroup> regroup;
   };
   // Waits until there is a newer generation than `known`, or a worker is gone and the group is broken for good.
-  // Nothing when `stop` (a descriptor) can be read, or the link is closed.
+  // Nothing when `stop` (a descriptor) can be read, or the link is closed, by the program perhaps.
   std::optional<GroupNews> await_group_news(int stop, std::uint32_t known);
 
   // ---- replacement in place; only with an agent that knows it (can_recover())
@@ -65,7 +65,8 @@ class AgentLink {
   void hold_death_lock();
   // False: the link is closed.
   bool offer_recovery(int mirror) { return send_mirror(mirror) && support(link::kCanRecover); }
-  bool send_mirror(int mirror) { return send(link::Kind::kMirror, 0, mirror); }
+  // False also for -1.
+  bool send_mirror(int mirror) { return mirror >= 0 && send(link::Kind::kMirror, 0, mirror); }
   void refuse_recovery(const std::string& why);
   // The loop of steps is over.
   void withdraw_recovery() { send(link::Kind::kHello, supported_ &= ~link::kCanRecover); }
@@ -97,7 +98,7 @@ class AgentLink {
   void close();
   void mark_step();
 
-  const rdzv::UniqueFd socket_;
+  const OwnDescriptor socket_;
   link::Page* page_;
   const OwnerMark mark_;
   link::Note note_;

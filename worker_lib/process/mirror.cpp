@@ -47,7 +47,7 @@ std::uint64_t checksum_of(std::string_view bytes, std::int64_t step) {
 std::unique_ptr<Mirror> Mirror::make(std::size_t state_bytes, std::string_view setup) {
   state_bytes = rounded(state_bytes);
   const std::size_t bytes = kHeaderBytes + rounded(setup.size()) + 4 * (State::kHead + state_bytes);
-  rdzv::UniqueFd memory(::memfd_create("ddprun-mirror", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  rdzv::UniqueFd memory(::memfd_create(kName, MFD_CLOEXEC | MFD_ALLOW_SEALING));
   Mapping mapping;
   if (memory && ::ftruncate(memory.get(), static_cast<off_t>(bytes)) == 0 &&
       ::fcntl(memory.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0) {

@@ -17,12 +17,15 @@
 #include <string_view>
 
 #include "rendezvous/common/unique_fd.h"
+#include "worker_lib/process/owner_mark.h"
 #include "worker_lib/process/shared_memory.h"
 
 namespace ddprun {
 
 class Mirror {
  public:
+  // As memfd_create() has it.
+  static constexpr char kName[] = "ddprun-mirror";
   enum class Moment { kEntry, kEffect };
 
   // For states of at most so many bytes. Throws Failure where memory is short.
@@ -32,7 +35,7 @@ class Mirror {
   Mirror(const Mirror&) = delete;
   Mirror& operator=(const Mirror&) = delete;
 
-  int descriptor() const { return memory_.get(); }
+  int descriptor() const { return memory_.get(); }  // -1: the program has closed it
 
   // False: it is larger than make() was told, and what was there before is gone.
   bool write(std::int64_t step, Moment moment, std::string_view state);
@@ -46,7 +49,7 @@ class Mirror {
   Mirror(rdzv::UniqueFd memory, Mapping mapping);
   State& state(std::int64_t step, Moment moment) const;
 
-  rdzv::UniqueFd memory_;
+  OwnDescriptor memory_;
   Mapping mapping_;
   std::size_t state_bytes_;
 };

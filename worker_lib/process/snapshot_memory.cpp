@@ -173,14 +173,7 @@ std::shared_ptr<SnapshotMemory> SnapshotMemory::of_this_process() {
     const char* const number = std::getenv(link::kSnapshotVariable);
     if (number == nullptr) return nullptr;
     const int fd = std::atoi(number);
-    std::error_code error;
-    const auto name = std::filesystem::read_symlink("/proc/self/fd/" + std::to_string(fd), error);
-    constexpr std::string_view kKind = "/memfd:";
-    const std::string_view text = name.native();
-    if (error || !text.starts_with(kKind) ||
-        !text.substr(kKind.size()).starts_with(link::kSnapshotName) || !take_descriptor(fd)) {
-      return nullptr;
-    }
+    if (!is_memory_named(fd, link::kSnapshotName) || !take_descriptor(fd)) return nullptr;
     return open(rdzv::UniqueFd(fd));
   }();
   return opened;
@@ -224,6 +217,9 @@ bool SnapshotMemory::use(const Shape& shape, std::optional<std::uint64_t> own_ne
     if (own_needed && there.own_bytes >= *own_needed) wanted.own_bytes = there.own_bytes;
     return there == wanted && Places::are_possible(there);
   };
+  if (file_.get() < 0) {
+    throw Failure(ErrorCode::kClosed, "the program has closed the descriptor of their memory");
+  }
   const FileLock lock(file_.get());
   struct stat about {};
   ::fstat(file_.get(), &about);

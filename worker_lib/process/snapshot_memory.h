@@ -123,7 +123,7 @@ class SnapshotMemory {
   std::optional<Found> found_in(int slot) const;
   bool is_damaged() const;
 
-  rdzv::UniqueFd file_;
+  OwnDescriptor file_;
   OwnerMark mark_;
   Mapping mapping_;
   Shape shape_;  // as use() has found or made it; another rank may lay the memory out anew

@@ -75,6 +75,14 @@ Packet receive(int socket) {
   return packet;
 }
 
+// The agent has its children end with it; a child of theirs does not inherit that.
+bool is_child_of_agent_without_rank() {
+  int signal = 0;
+  return ::prctl(PR_GET_PDEATHSIG, &signal) == 0 && signal == SIGKILL &&
+         std::getenv("RANK") == nullptr;
+}
+
+// Ends this process if the program has closed the socket: it is no worker, and would go on beside them.
 // Of this very process: a child that was started before its Context has the same variable.
 UniqueFd socket_of_zygote() {
   const char* const text = std::getenv(kSocketVariable);
@@ -85,6 +93,7 @@ UniqueFd socket_of_zygote() {
   socklen_t size = sizeof agent;
   if (::getsockopt(descriptor, SOL_SOCKET, SO_PEERCRED, &agent, &size) != 0 ||
       agent.pid != ::getppid()) {
+    if (is_child_of_agent_without_rank()) ::_exit(1);
     return {};
   }
   ::fcntl(descriptor, F_SETFD, FD_CLOEXEC);

@@ -34,6 +34,7 @@ _READ_IN_C = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "GOTO_", "BLIS_", "V
 
 
 _hooks = []  # the entry of sys.path that has them, if any
+_RECORDS_NCCL = "DDPRUN_NCCL_RECORD"  # the hooks read it and take it away
 
 
 def _top(name):
@@ -81,12 +82,39 @@ class _Unfit(Exception):
         self.name = name
 
 
+class _OwnFile:
+    """A descriptor that stays open while the program runs. It may close all that it finds, and open files that get their
+    numbers, so each use asks whether the number is still that file's."""
+
+    def __init__(self, number):
+        self.number = number
+        self._file = self._now()
+
+    def _now(self):
+        about = os.fstat(self.number)
+        return about.st_dev, about.st_ino
+
+    def is_there(self):
+        try:
+            return self._now() == self._file
+        except OSError:
+            return False
+
+    def close(self):
+        if self.is_there():
+            os.close(self.number)
+
+
 class _Channel:
     """A socket to the agent; each packet is one message."""
 
     def __init__(self, descriptor):
         import _socket
         self.socket = _socket.socket(fileno=descriptor)
+
+    def given_up(self):
+        """Its descriptor alone, which no object closes."""
+        return _OwnFile(self.socket.detach())
 
     def send(self, kind, text="", flags=0):
         header = b"".join(number.to_bytes(4, sys.byteorder) for number in (kind, _VERSION, os.getpid(), flags))
@@ -124,9 +152,9 @@ class _Recording:
     def __enter__(self):
         self._class = type(os.environ)
         os.environ.__class__ = _RecordedEnvironment
-        self.outputs = [os.memfd_create("ddprun-output") for _ in range(2)]
+        self._outputs = [os.memfd_create("ddprun-output") for _ in range(2)]
         self._saved = [os.dup(fd) for fd in (1, 2)]
-        for fd, file in zip((1, 2), self.outputs):
+        for fd, file in zip((1, 2), self._outputs):
             os.dup2(file, fd)
         return self
 
@@ -138,6 +166,9 @@ class _Recording:
         for fd, saved in zip((1, 2), self._saved):
             os.dup2(saved, fd)
             os.close(saved)
+        self.printed = [os.pread(file, os.fstat(file).st_size, 0) for file in self._outputs]
+        for file in self._outputs:
+            os.close(file)
 
 
 # ---- the program's own folder
@@ -185,7 +216,8 @@ class _Preloaded:
         self._files = {}
         self._outputs = []  # of each load(): what was printed to stdout and to stderr
         self.left_out = []
-        self.agent = None  # the channel of a standby, as long as it may have to say why it starts anew
+        # Of a standby, as long as it may have to start anew: the socket to the agent, and the archive with the hooks.
+        self.agent = self.hooks = None
 
     def load(self, names):
         """May be called again, with more names, where all are hidden."""
@@ -194,7 +226,7 @@ class _Preloaded:
         with _Recording() as recording:
             for name in names:
                 self._load_one(name, is_needed=name == names[0])
-        self._outputs.append(recording.outputs)  # closed when a standby has shown them
+        self._outputs.append(recording.printed)
         new = {name: module for name, module in sys.modules.items() if name not in self._at_first}
         self._hidden = {name: module for name, module in new.items() if _top(name) not in sys.stdlib_module_names}
         # Made here: to look at each module's name costs a standby the memory that it shares, page by page.
@@ -256,7 +288,7 @@ class _Preloaded:
         if name not in self._hidden:
             return None
         if why := self._why_not():
-            start_anew(self.agent, why)
+            start_anew(self.agent, self.hooks, why)
         self._show()
         # Were it there when this returns, the import system would take its own specification, and load it again.
         del sys.modules[name]
@@ -291,13 +323,14 @@ class _Preloaded:
             self._hidden["numpy.random"].seed()
         if generator := getattr(self._hidden.get("torch"), "default_generator", None):
             generator.seed()
-        for fd, file in (pair for outputs in self._outputs for pair in zip((1, 2), outputs)):
-            printed = os.pread(file, os.fstat(file).st_size, 0)
-            while printed:
-                printed = printed[os.write(fd, printed):]
-            os.close(file)
-        if self.agent:
-            self.agent.socket.close()
+        for fd, printed in (pair for printed in self._outputs for pair in zip((1, 2), printed)):
+            try:
+                while printed:
+                    printed = printed[os.write(fd, printed):]
+            except OSError:
+                pass  # the program has closed it
+        for each in filter(None, (self.agent, self.hooks)):
+            each.close()
         for install in [getattr(finder, "install_hooks", None) for finder in sys.meta_path]:
             if install:
                 install(self._hidden)
@@ -312,18 +345,27 @@ class _Preloaded:
         module.__spec__ = self._spec
 
 
-def start_anew(agent, why):
+def start_anew(agent, hooks, why):
     """Executes the program in this process as if there were no standbys."""
     import signal
-    if agent:
+    if agent.is_there():
         try:
-            agent.send(_ANEW, why)
+            _Channel(agent.number).send(_ANEW, why)
         except OSError:
             pass
+    environment = dict(os.environ)
+    for finder in sys.meta_path:
+        if hasattr(finder, "give_back"):
+            finder.give_back(environment)
+    path = environment.get("PYTHONPATH", "")
+    if hooks is not None and hooks.is_there() and path.partition(":")[0] not in _hooks:
+        os.set_inheritable(hooks.number, True)
+        archive = f"/proc/self/fd/{hooks.number}"
+        environment["PYTHONPATH"] = f"{archive}:{path}" if path else archive
     for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, which exec would keep
         signal.signal(number, signal.SIG_DFL)
     program = sys.orig_argv[0]
-    os.execve(program if "/" in program else sys.executable, sys.orig_argv, os.environ)
+    os.execve(program if "/" in program else sys.executable, sys.orig_argv, environment)
 
 
 # ---- checks: may this process be forked?
@@ -455,7 +497,11 @@ class _Zygote:
             for name, fd in zip(("DDPRUN_LINK_FD", "DDPRUN_LINK_PAGE_FD", "DDPRUN_LINK_RECORD_FD"), descriptors[3:]):
                 os.set_inheritable(fd, True)
                 os.environ[name] = str(fd)
-        self._preloaded.agent = agent
+        agent = self._preloaded.agent = agent.given_up()
+        hooks = None
+        if _hooks:
+            # They close the number that they find on the path.
+            hooks = self._preloaded.hooks = _OwnFile(os.dup(int(_hooks[0].rpartition("/")[2])))
         import atexit
         import gc
         atexit.register(gc.unfreeze)  # what is never collected, some extensions complain of at the end
@@ -463,7 +509,7 @@ class _Zygote:
         if process is not None:
             process.current_process().authkey = os.urandom(32)
         if hidden := self._preloaded.hidden_by_program():
-            start_anew(agent, f"the program's folder has a module {hidden} of its own")
+            start_anew(agent, hooks, f"the program's folder has a module {hidden} of its own")
 
     @staticmethod
     def _take_environment(file):
@@ -494,6 +540,7 @@ def _start():
     # The archive with the hooks (agent/python): a standby imports from there before the program starts.
     if others and others[0].startswith("/proc/self/fd/"):
         _hooks.append(others.pop(0))
+        os.environ.pop(_RECORDS_NCCL, None)  # or a module that looks at all variables would have read it
     if others:
         os.environ["PYTHONPATH"] = ":".join(others)
     sys.path[:] = [entry for entry in sys.path if entry not in (own, *_hooks)]

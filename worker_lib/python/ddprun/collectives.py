@@ -62,17 +62,22 @@ class Record:
 
     def __init__(self, descriptor, memory):
         self._descriptor = descriptor
-        self._inode = os.fstat(descriptor).st_ino
+        self._file = self._file_now()
         self._memory = memory
         self._words, self._halves = memoryview(memory).cast("Q"), memoryview(memory).cast("I")
         self._turn = _FIRST_TURN
 
     def is_ours(self):
-        """Until a library of this process that writes the record itself (ddprun.torch) takes the descriptor."""
+        """Until a library of this process that writes the record itself (ddprun.torch) takes the descriptor, or the program
+        closes it."""
         try:
-            return os.fstat(self._descriptor).st_ino == self._inode and os.get_inheritable(self._descriptor)
+            return self._file_now() == self._file and os.get_inheritable(self._descriptor)
         except OSError:
             return False
+
+    def _file_now(self):
+        about = os.fstat(self._descriptor)
+        return about.st_dev, about.st_ino
 
     def add_group(self, name, rank, size):
         """(place, turn); None: there is no place left."""
@@ -128,9 +133,20 @@ def open_record():
         header = _HEADER.unpack(os.pread(descriptor, _HEADER.size, 0))
         if header != (_MAGIC, _VERSION, _BYTES, os.getpid()):
             return None
-        return Record(descriptor, mmap.mmap(descriptor, _BYTES))
+        memory = mmap.mmap(descriptor, _BYTES)
+        _keep_for_ever(memory)
+        return Record(descriptor, memory)
     except (OSError, ValueError, struct.error):
         return None
+
+
+# A mapping has a descriptor of its own, which its end would close, whatever has that number by then.
+def _keep_for_ever(mapping):
+    try:
+        import ctypes
+    except ImportError:
+        return
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(mapping))
 
 
 class _Call:

@@ -13,7 +13,7 @@ import sys
 import weakref
 
 nccl_plugin = globals().get("nccl_plugin")  # the library's content, or None
-modules = globals().get("modules")  # a descriptor that ddprun waits at (tell_modules), or None
+modules = globals().get("modules")  # the file that ddprun waits at (tell_modules), or None
 _STATES_MAX = 16  # of parameters, to look at for the number of the step
 
 
@@ -41,13 +41,9 @@ def tell_modules():
     names = [name for name, module in list(sys.modules.items())
              if "-packages/" in (getattr(getattr(module, "__spec__", None), "origin", None) or "")]
     packages = {name.rpartition(".")[0] for name in names}
-    text = memoryview(("".join(f"{name}\n" for name in names if name not in packages) + "\n").encode())
-    try:
-        while text:
-            text = text[os.write(file, text):]
-        os.close(file)
-    except OSError:
-        pass  # the standbys load less
+    # Where that fails, the standbys load less.
+    file.write(("".join(f"{name}\n" for name in names if name not in packages) + "\n").encode())
+    file.close()
 
 
 def make_hook(progress):
@@ -139,9 +135,19 @@ def offer_nccl_plugin():
     """NCCL loads it with the first communicator, and it writes NCCL's calls in the record (worker_lib/nccl_profiler)."""
     if nccl_plugin is None or "NCCL_PROFILER_PLUGIN" in os.environ:
         return
-    library = os.memfd_create("ddprun-nccl-plugin")  # stays open: this is NCCL's path to it
-    os.write(library, nccl_plugin)
-    os.environ["NCCL_PROFILER_PLUGIN"] = f"/proc/{os.getpid()}/fd/{library}"
+    import ctypes
+    library = os.memfd_create("ddprun-nccl-plugin")
+    # A path that no other library is loaded by: dlopen() gives NCCL what has it, and opens nothing. So no descriptor is left
+    # that the program could close, and another file could have the number of.
+    path = f"/proc/{os.getpid()}/task/{os.getpid()}/fd/{library}"
+    try:
+        os.write(library, nccl_plugin)
+        ctypes.CDLL(path)
+    except OSError:
+        return  # NCCL's calls are not in the record
+    finally:
+        os.close(library)
+    os.environ["NCCL_PROFILER_PLUGIN"] = path
 
 
 def install_record(c10d, load):

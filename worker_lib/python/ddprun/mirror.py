@@ -48,9 +48,20 @@ class Mirror:
         return cls(descriptor, places, size)
 
     def __init__(self, descriptor, places, size):
-        self.descriptor, self.places, self.size = descriptor, places, size
+        self._descriptor, self.places, self.size = descriptor, places, size
+        self._file = _file_of(descriptor)
         self._memory = mmap.mmap(descriptor, _HEADER_BYTES + places * (_HEAD_BYTES + size))
+        # It has a descriptor of its own, which its end would close, whatever has that number by then.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._memory))
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
+
+    @property
+    def descriptor(self):
+        """None: the program has closed it, and another file may have its number."""
+        try:
+            return self._descriptor if _file_of(self._descriptor) == self._file else None
+        except OSError:
+            return None
 
     def _at(self, place):
         return _HEADER_BYTES + place * (_HEAD_BYTES + self.size)
@@ -76,3 +87,8 @@ class Mirror:
             at, from_at = self._at(place), other._at(place)
             end = from_at + _HEAD_BYTES + other.size
             self._memory[at:at + end - from_at] = other._memory[from_at:end]
+
+
+def _file_of(descriptor):
+    about = os.fstat(descriptor)
+    return about.st_dev, about.st_ino

@@ -48,6 +48,49 @@ PROGRAM, OPTIMIZER, COUNTED = 0, 1, 2  # where the number of a step is from
 _link = None  # not looked for yet; False: there is none
 
 
+class _Socket(_socket.socket):
+    """The link's. The program may close all descriptors that it finds, and open files that get their numbers: each use asks
+    whether the number is still the link's, and none is closed that is not."""
+
+    def __init__(self, descriptor):
+        super().__init__(fileno=descriptor)
+        self._file = self._file_now()
+
+    def _file_now(self):
+        about = os.fstat(self.fileno())
+        return about.st_dev, about.st_ino
+
+    def is_there(self):
+        try:
+            return self._file_now() == self._file
+        except OSError:
+            return False
+
+    def _check(self):
+        if not self.is_there():
+            raise OSError("the program has closed the link to ddprun")
+
+    def send(self, *arguments):
+        self._check()
+        return super().send(*arguments)
+
+    def sendmsg(self, *arguments):
+        self._check()
+        return super().sendmsg(*arguments)
+
+    def recvmsg(self, *arguments):
+        self._check()
+        return super().recvmsg(*arguments)
+
+    def close(self):
+        if not self.is_there():
+            self.detach()
+        super().close()
+
+    def __del__(self):
+        self.detach()
+
+
 class _Link:
     def __init__(self, page, socket, version, wanted_kind, wanted_step):
         self.page = page
@@ -132,7 +175,7 @@ class _Link:
             self.socket.send(_MESSAGE.pack(_STEPPED, _MARKS_SINCE, os.getpid(), 0),
                               _socket.MSG_DONTWAIT | _socket.MSG_NOSIGNAL)
         except OSError:
-            self.socket = None  # the agent has closed its end; the page stays
+            self.socket = None  # the agent has closed its end, or the program this one; the page stays
 
 
 def _descriptor(name):
@@ -156,13 +199,23 @@ def _open():
             return False
         if not os.get_inheritable(socket_fd) or not _leads_to(agent, socket_fd):  # another library of this process has it
             return False
-        link = _socket.socket(fileno=socket_fd)
+        link = _Socket(socket_fd)
         os.set_inheritable(socket_fd, False)
         page = mmap.mmap(page_fd, _PAGE_BYTES)
         os.close(page_fd)
+        _keep_for_ever(page)
         return _Link(page, link, version, kind, step)
     except (OSError, ValueError, struct.error):
         return False
+
+
+# A mapping has a descriptor of its own, which its end would close, whatever has that number by then.
+def _keep_for_ever(mapping):
+    try:
+        import ctypes
+    except ImportError:
+        return
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(mapping))
 
 
 def _leads_to(agent, socket_fd):
@@ -177,7 +230,9 @@ def _leads_to(agent, socket_fd):
 # A child finds by its pid that the link is another process's.
 def _forget():
     global _link
-    _link = None
+    link, _link = _link, None
+    if link and type(link) is _Link and link.socket is not None:
+        link.socket.close()
 
 
 os.register_at_fork(after_in_child=_forget)

@@ -69,7 +69,7 @@ class RecoveryLink:
         try:
             self._socket.sendmsg([message], ancillary, _socket.MSG_DONTWAIT | _socket.MSG_NOSIGNAL)
         except OSError:
-            pass  # the agent is gone, and soon so is this process
+            pass  # the agent is gone, and soon so is this process; or the program has closed the link
 
     def _say(self, kind, requests=0, *descriptors):
         self._send(_MESSAGE.pack(kind, _SINCE, os.getpid(), requests), *descriptors)
@@ -160,6 +160,7 @@ class RecoveryLink:
     def _listen(self, break_calls):
         while True:
             data, _ = self._receive()
+            is_closed_here = not data and not self._socket.is_there()
             kind = _MESSAGE.unpack_from(data)[0] if len(data) >= _MESSAGE.size else 0
             with self._changed:
                 if not data or kind == _GROUP_BROKEN:
@@ -169,6 +170,8 @@ class RecoveryLink:
                 else:
                     continue
                 self._changed.notify_all()
+            if is_closed_here:  # by the program, whose group is as good as before
+                return
             break_calls(_NONE_IS_LEFT if self.is_broken else self.wanted)
             if self.is_broken:
                 return

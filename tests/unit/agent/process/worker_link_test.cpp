@@ -897,6 +897,29 @@ TEST_F(WorkerLinkTest, AForkedChildHasNoPartInIt) {
   EXPECT_TRUE(link->is_told_to_leave());
 }
 
+// As after closerange(3, 1024), in a program that has opened a socket of its own since.
+TEST_F(WorkerLinkTest, LeavesASocketAloneThatHasTheNumberOfItsOwn) {
+  make();
+  const int number = worker.socket;
+  auto link = open();
+  ASSERT_TRUE(link);
+  std::array<int, 2> theirs{};
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, theirs.data()), 0);
+  ASSERT_EQ(::dup2(theirs[0], number), number);
+  ::close(theirs[0]);
+  link->step_done(1, 0);
+  link->take_leave_requests();
+  EXPECT_FALSE(link->is_told_to_leave());
+  EXPECT_FALSE(link->offer_recovery(number));
+  EXPECT_EQ(agent->progress()->step, 1) << "in memory, as before";
+  link.reset();
+  char byte = 0;
+  EXPECT_EQ(::recv(theirs[1], &byte, 1, MSG_DONTWAIT), -1);
+  EXPECT_EQ(errno, EAGAIN) << "neither sent to nor shut down nor closed";
+  ::close(number);
+  ::close(theirs[1]);
+}
+
 TEST_F(WorkerLinkTest, TheWorkerRunsOnWhenTheAgentsEndIsGone) {
   make();
   const auto link = open();

@@ -142,6 +142,25 @@ class Standby(unittest.TestCase):
             self.assertEqual(by_standby, list(zygote.plainly(RANK="0", **variables)))
         return by_standby
 
+    def test_a_program_that_closes_all_descriptors_and_opens_others(self):
+        self.write("lib/library/__init__.py", "print('imported')\n")
+        begin = """
+            import os
+            os.closerange(3, 1024)
+            files = [open(f"{number}", "w+") for number in range(20)]
+        """
+        end = """
+            sizes = [os.fstat(file.fileno()).st_size for file in files]
+            print([os.path.samestat(os.fstat(file.fileno()), os.stat(file.name)) for file in files], sizes)
+        """
+        _, out, _ = self.same([self.write("main.py", textwrap.dedent(begin) + "import library\n" + textwrap.dedent(end))])
+        self.assertIn("imported", out)
+        path = self.write("main.py", textwrap.dedent(begin) + "os.environ['OMP_NUM_THREADS'] = '3'\nimport library\n" +
+                          textwrap.dedent(end))
+        with Zygote([path], self.folder) as zygote:  # it starts anew, and cannot say so any more
+            code, out, err, said = zygote.by_standby(RANK="0")
+            self.assertEqual((code, out, err, said), (*zygote.plainly(RANK="0"), None))
+
     def test_modules_that_nobody_has_named(self):
         main = self.write("main.py", "import library.part; print(library.part.value)")
         with Zygote([main], self.folder, preload=("library", "?library.part", "?library.none")) as zygote:

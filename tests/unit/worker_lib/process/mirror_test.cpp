@@ -87,6 +87,20 @@ TEST(Mirror, HasNoTornStateOfAProcessThatIsKilled) {
   }
 }
 
+// As after closerange(3, 1024), in a program that has opened a file since.
+TEST(Mirror, LeavesAFileAloneThatHasItsNumber) {
+  auto mirror = Mirror::make(64, "");
+  const int number = mirror->descriptor();
+  EXPECT_TRUE(is_memory_named(number, Mirror::kName));
+  const rdzv::UniqueFd theirs(::memfd_create("theirs", MFD_CLOEXEC));
+  ASSERT_EQ(::dup2(theirs.get(), number), number);
+  EXPECT_FALSE(is_memory_named(number, Mirror::kName));
+  EXPECT_EQ(mirror->descriptor(), -1) << "or the agent would get it";
+  EXPECT_TRUE(mirror->write(1, Moment::kEntry, "as before"));
+  mirror.reset();
+  EXPECT_EQ(::close(number), 0);
+}
+
 TEST(Mirror, OpensNothingThatIsNoMirror) {
   EXPECT_THROW(Mirror::open(rdzv::UniqueFd()), Failure);
   EXPECT_THROW(Mirror::open(rdzv::UniqueFd(::memfd_create("empty", 0))), Failure);

@@ -222,6 +222,30 @@ TEST(SnapshotMemory, IsNoneOfASocketOrAnOldDescriptor) {
   EXPECT_EQ(SnapshotMemory::open(rdzv::UniqueFd(ends[0])), nullptr);
 }
 
+// As after closerange(3, 1024), in a program that has opened a file since.
+TEST(SnapshotMemory, LeavesAFileAloneThatHasItsNumber) {
+  const Node node;
+  node.write(1);
+  const int number = ::dup(node.file());
+  auto memory = SnapshotMemory::open(rdzv::UniqueFd(number));
+  ASSERT_TRUE(memory);
+  const rdzv::UniqueFd theirs(::memfd_create("theirs", MFD_CLOEXEC));
+  ASSERT_EQ(::write(theirs.get(), "text", 4), 4);
+  ASSERT_EQ(::dup2(theirs.get(), number), number);
+  EXPECT_THAT(memory->find(), IsEmpty());
+  try {
+    memory->use(kShape);
+    ADD_FAILURE() << "it has used the program's file";
+  } catch (const Failure& failure) {
+    EXPECT_THAT(failure.error().message, HasSubstr("has closed the descriptor"));
+  }
+  memory.reset();
+  struct stat about {};
+  ASSERT_EQ(::fstat(number, &about), 0) << "closed";
+  EXPECT_EQ(about.st_size, 4);
+  ::close(number);
+}
+
 // Killed at any instruction: what is found is whole, and at most one step is lost.
 TEST(SnapshotMemory, IsNeverTornByAProcessThatIsKilled) {
   SnapshotMemory::Shape shape = kShape;
