@@ -94,6 +94,9 @@ TEST_F(StandbyProgram, NoneWhereTheProgramCannotBeForked) {
       {"thread", "no standbys: the program starts a thread before its Context"},
       {"pipe", "no standbys: the program opens what forks cannot share before its Context (pipe:"},
       {"exits", "no standbys: the program, started to wait in its Context, ended with exit code 4"},
+      // Or it would go on, as a worker without a rank.
+      {"closes",
+       "no standbys: the program, started to wait in its Context, ended with exit code 1"},
   };
   for (const auto& [what, why] : cases) {
     SCOPED_TRACE(what);

@@ -1,7 +1,7 @@
 // ddprun_standby_program FOLDER LAST [WHAT]: a worker that may be forked, without LibTorch: what
 // Context does for standbys and nothing else. It prints who it is; in the round LAST it ends with 0;
 // before, as soon as there is FOLDER/go-ROUND, rank 1 fails. WHAT it does before its Context, too:
-// early, refuses, thread, pipe, exits.
+// early, refuses, thread, pipe, exits, closes.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -34,6 +34,10 @@ int main(int argc, char** argv) {
 
   if (what == "early" && std::getenv("RANK") == nullptr) return 5;
   if (what == "exits" && std::getenv(ddprun::zygote::kSocketVariable) != nullptr) return 4;
+  // All that a process finds open, also what it is to wait at.
+  if (what == "closes" && std::getenv(ddprun::zygote::kSocketVariable) != nullptr) {
+    ::close_range(STDERR_FILENO + 1, ~0U, 0);
+  }
   std::thread thread;
   if (what == "thread") thread = std::thread([] { std::this_thread::sleep_for(1000s); });
   int pipe[2];
