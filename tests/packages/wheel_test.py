@@ -9,6 +9,7 @@ import importlib.metadata
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -140,6 +141,25 @@ class Wheel(unittest.TestCase):
         self.assertIn(other / 'bin/ddpctl', files())
         pip(other / 'bin', 'uninstall', '-y', 'ddprun')
         self.assertEqual(files(), before)
+
+
+@unittest.skipIf(os.environ.get('DDPRUN_TEST_FULL') != '1', 'DDPRUN_TEST_FULL=1 sets up a copy of the sources')
+class FreshClone(unittest.TestCase):
+    """What setting up needs comes from where this machine's pip takes it."""
+
+    def test_one_command_makes_the_wheel(self):
+        with tempfile.TemporaryDirectory() as folder:
+            clone = Path(folder) / 'clone'
+            shutil.copytree(source, clone,
+                            ignore=shutil.ignore_patterns('build', 'build-*', '.git', '.venv', 'data', '__pycache__'))
+            environment = {**os.environ, 'DDPRUN_PROGRAMS': str(programs), 'DDPRUN_COMMIT': '0123456789ab'}
+            for variable in 'DDPRUN_PYTHON', 'DDPRUN_PACKAGES':
+                environment.pop(variable, None)
+            for is_first in True, False:
+                done = subprocess.run([clone / 'scripts/package', 'wheel'], env=environment, capture_output=True, text=True)
+                self.assertEqual(done.returncode, 0, done.stderr)
+                self.assertEqual(len(list((clone / 'build-packages').glob('ddprun-*.whl'))), 1)
+                self.assertEqual('installing into .venv' in done.stderr, is_first, done.stderr)
 
 
 if __name__ == '__main__':
