@@ -47,7 +47,7 @@ class _Hooks:
     def __init__(self, folder):
         replaces = "DDPRUN_REPLACES" in os.environ
         names = ("hooks", "progress", "collectives", *(("groups",) if replaces else ()))
-        self.texts = {name: __loader__.get_data(f"{folder}/{name}.py") for name in names}
+        self.texts = {name: __loader__.get_data(f"{folder}/package/ddprun/{name}.py") for name in names}
         self.in_place = __loader__.get_data(folder + "/libddprun_in_place.so") if replaces else None
         wants_nccl = os.environ.pop("DDPRUN_NCCL_RECORD", None) is not None
         self.nccl_plugin = __loader__.get_data(folder + "/libddprun_nccl_profiler.so") if wants_nccl else None
@@ -104,6 +104,22 @@ class _Hooks:
         return module
 
 
+class _Package:
+    """The last finder: ddprun's package, for a program that has none of its own."""
+
+    def __init__(self, folder):
+        # The archive as the agent has it open: no descriptor that the program might close, and one path for all processes.
+        self.entry = f"/proc/{os.getppid()}/fd/{folder.rpartition('/')[2]}/package"
+
+    def find_spec(self, name, path=None, target=None):
+        if name != "ddprun":
+            return None
+        from importlib.machinery import PathFinder
+        sys.meta_path.remove(self)
+        sys.path.append(self.entry)  # multiprocessing gives it to the processes that it spawns
+        return PathFinder.find_spec(name, [self.entry])
+
+
 _STACK_SIGNAL, _STACK_MEMORY = 50, "ddprun-python-stacks"  # agent/process/python_stacks.h
 
 
@@ -150,11 +166,12 @@ def _in_no_file(code):
 
 def _leave(folder):
     """The interpreter, as if this file had never been there."""
-    for each in (*vars(_OwnFile).values(), *vars(_Hooks).values(), _getter):
+    for each in (*vars(_OwnFile).values(), *vars(_Hooks).values(), *vars(_Package).values(), _getter):
         if hasattr(each, "__code__"):
             each.__code__ = _in_no_file(each.__code__)
     try:
         sys.meta_path.insert(0, _Hooks(folder))
+        sys.meta_path.append(_Package(folder))
         _show_stacks()
     except Exception as error:
         print(f"ddprun: not all of this worker is shown: {type(error).__name__}: {error}", file=sys.stderr)

@@ -213,7 +213,8 @@ class Hooks(Programs):
                     site = sys.modules.get("sitecustomize")
                     names = [f"/proc/self/fd/{fd}" for fd in range(3, 64)]
                     fds = [os.readlink(name) for name in names if os.path.lexists(name)]
-                    print(sys.path, sys.meta_path[-3:], sys.argv, getattr(sys, "orig_argv", None),
+                    finders = [each for each in sys.meta_path if type(each).__name__ != "_Package"]  # it brings ddprun itself
+                    print(sys.path, finders[-3:], sys.argv, getattr(sys, "orig_argv", None),
                           {name: os.environ.get(name) or None for name in ("PYTHONPATH", "SITE")},
                           sorted(name for name in sys.modules if "ddprun" in name), site and site.__file__,
                           [name.split(":")[0] for name in fds if not any(
@@ -227,6 +228,49 @@ class Hooks(Programs):
                 self.assertEqual(with_hooks, without)
                 self.assertEqual(err, "")
                 self.assertEqual("'SITE': None" not in with_hooks, bool(path and own), with_hooks)
+
+    def test_a_program_without_the_package_gets_ddpruns(self):
+        _, out, err = self.run_program("""
+            import os, sys
+            assert not any("/proc/" in entry for entry in sys.path), sys.path
+            os.closerange(3, 64)  # as daemons do: no descriptor here is needed
+            import ddprun.progress
+            ddprun.progress.report(1, 2)
+            print(type(ddprun.__spec__.loader).__name__)
+            """)
+        self.assertEqual(out, "zipimporter\n", err)
+
+    def test_processes_that_multiprocessing_spawns_have_it_too(self):
+        for method in "spawn", "forkserver":
+            with self.subTest(method=method):
+                _, out, err = self.run_program(f"""
+                    import multiprocessing
+                    import ddprun.progress
+
+                    def work():
+                        ddprun.progress.report(1, 2)
+                        print("worked", flush=True)
+
+                    if __name__ == "__main__":
+                        child = multiprocessing.get_context("{method}").Process(target=work)
+                        child.start()
+                        child.join()
+                    """)
+                self.assertEqual(out, "worked\n", err)
+
+    def test_a_package_of_the_programs_own_wins_wherever_it_is(self):
+        own = self.folder / "own/ddprun"
+        own.mkdir(parents=True)
+        (own / "__init__.py").write_text("version = 'theirs'\n")
+        for variables, before in (({"PYTHONPATH": str(own.parent)}, ""), ({}, f"sys.path.append({str(own.parent)!r})")):
+            with self.subTest(before=before):
+                _, out, err = self.run_program(f"""
+                    import sys
+                    {before}
+                    import ddprun
+                    print(ddprun.version, any("/proc/" in entry for entry in sys.path))
+                    """, **variables)
+                self.assertEqual(out, "theirs False\n", err)
 
     def test_what_traces_the_program_sees_no_file_that_is_not_there(self):
         # As coverage.py does, which fails when it cannot read a file.

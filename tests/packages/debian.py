@@ -82,6 +82,24 @@ class Contents(unittest.TestCase):
         self.assertRegex(unit, r'(?m)^ExecStart=/usr/bin/ddprun \$PROGRAM$')
         self.assertNotIn('/usr/local', unit)
 
+    def test_its_python_package_is_there_in_a_virtual_environment(self):
+        with tempfile.TemporaryDirectory() as folder:
+            folder = Path(folder)
+            run('dpkg-deb', '--extract', self.ddprun, folder)
+            run(sys.executable, '-m', 'venv', '--without-pip', folder / 'venv')
+            script = folder / 'train.py'
+            script.write_text('import sys, ddprun.progress\nddprun.progress.report(1, 2)\n'
+                              'print(sys.prefix, getattr(ddprun, "__version__", "none"))\n')
+            environment = {'PATH': f'{folder}/venv/bin:/usr/bin:/bin', 'VIRTUAL_ENV': str(folder / 'venv')}
+            begin = [folder / 'usr/bin/ddprun', script]
+            self.assertEqual(run(*begin, env=environment), f'{folder}/venv none\n')
+            # Another version, installed there by the user.
+            [site] = (folder / 'venv/lib').glob('python3*/site-packages')
+            shutil.copytree(source / 'worker_lib/python/ddprun', site / 'ddprun')
+            with (site / 'ddprun/__init__.py').open('a') as package:
+                package.write('__version__ = "of the user"\n')
+            self.assertEqual(run(*begin, env=environment), f'{folder}/venv of the user\n')
+
     def test_version_is_the_one(self):
         version = re.search(r'project\(ddprun VERSION ([0-9.]+)', (source / 'CMakeLists.txt').read_text()).group(1)
         self.assertEqual(field(self.ddprun, 'Version'), version + '-1')
