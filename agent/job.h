@@ -147,6 +147,7 @@ struct Job {
   std::vector<std::string> visible_devices_of;
   std::vector<std::vector<int>> cpus_of;  // by local rank, for sched_setaffinity; empty: not bound
   bool exit_code_as_torchrun = false;     // 1 for any failure
+  bool kills_orphans = false;             // also after success
   std::string record;                     // --record: file for the cores' inputs; empty: none
   std::string version;                    // of this ddprun, for messages
   StandbySpec standbys;

@@ -40,7 +40,8 @@ NodeConfig node_config(const Job& job) {
           .hosts_leader = false,
           .failure_shutdown_timeout = job.failure_shutdown_timeout,
           // A node that is silent for longer counts as lost, so the leader need not wait for it.
-          .leader_leave_timeout = keep_alive.timeout() + 2 * keep_alive.interval};
+          .leader_leave_timeout = keep_alive.timeout() + 2 * keep_alive.interval,
+          .kills_orphans = job.kills_orphans};
 }
 
 rdzv::NodeHello hello_of(const Job& job, const std::string& host, bool leads_at_endpoint) {

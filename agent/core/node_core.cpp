@@ -527,7 +527,9 @@ void NodeCore::go_on(Out& out) {
   if (!stopping->is_closing) {
     stopping->is_closing = true;
     armed_.reset();
-    out.push_back(CloseRound{round_});
+    const bool has_succeeded =
+        stopping->outcome && stopping->outcome->kind == rdzv::JobOutcome::Kind::kSucceeded;
+    out.push_back(CloseRound{round_, has_succeeded && !config_.kills_orphans});
   }
   if (!stopping->is_closed) return;
   if (stopping->outcome) {

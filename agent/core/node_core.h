@@ -18,7 +18,7 @@
 //   RoundStart        StartWorkers               ignore                           ignore
 //   RoundStop         tell RoundStopped          TERM, timer (4)                  tell when all ended (3)
 //   GroupBroken       ignore                     TellGroupBroken (6,7)            TellGroupBroken (6,7)
-//   JobEnd            Goodbye, Finish            Goodbye, TERM, timer; Finish     Goodbye; Finish when all ended
+//   JobEnd            Goodbye, Finish            Goodbye, TERM, timer; Finish (13) Goodbye; Finish when all ended
 //   LeaderLost        Finish                     TERM, timer; then Finish         Finish when all ended
 //   DeclaredLost,     Join                       TERM, timer (4); then Join       Join when all ended
 //     LeaderReplaced
@@ -77,13 +77,16 @@
 //        period is 1 s, or 5 s for a worker that has a GPU open, and it counts from the stop; but for a worker that handles
 //        the stop signal, and is known to be outside of collectives, from its next collective on. No grace period is longer
 //        than shutdown_timeout
+//   (13) the round of a successful job is closed after JobEnd: a node whose workers are done stays in Running until the
+//        leader knows of all nodes, and then either JobEnd or RoundStop comes
 //
 // clang-format on
 //
 // CloseRound is a separate action, because orphans that the workers left behind must be killed too,
-// which takes time. RoundStopped is sent, or the job ends, only after the event RoundClosed. Events
-// of another round than the current one, and of another timer than the armed one, are dropped first
-// (is_stale).
+// which takes time; only after the success of the whole job are they spared (13). RoundStopped is sent, or the job ends,
+// only after the event RoundClosed.
+// Events of another round than the current one, and of another timer than the armed one, are
+// dropped first (is_stale).
 #pragma once
 
 #include <chrono>
@@ -279,8 +282,9 @@ struct TakeStacks {  // of the workers that still run
   Round round{};
   bool operator==(const TakeStacks&) const = default;
 };
-struct CloseRound {  // disarm the timer, kill the workers' orphans, close the store
+struct CloseRound {  // disarm the timer, kill or spare the workers' orphans, close the store
   Round round{};
+  bool spares_orphans = false;
   bool operator==(const CloseRound&) const = default;
 };
 struct CloseStore {  // of a round for which it was opened and which never began
@@ -324,6 +328,7 @@ struct NodeConfig {
   std::optional<std::chrono::milliseconds> failure_shutdown_timeout = {};
   // How long a leader here waits for nodes that do not know of the job's end yet.
   std::chrono::milliseconds leader_leave_timeout{10'000};
+  bool kills_orphans = false;  // also after success
 };
 
 class NodeCore {

@@ -213,6 +213,7 @@ static void fields(auto& json, Is<NodeConfig> auto& config) {
   json.may_lack("hosts_leader", config.hosts_leader);
   json.may_lack("failure_shutdown_timeout_ms", config.failure_shutdown_timeout);
   json.may_lack("leader_leave_timeout_ms", config.leader_leave_timeout);
+  json.may_lack("kills_orphans", config.kills_orphans);
 }
 
 static void fields(auto& json, Is<rdzv::RoundConfig> auto& config) {

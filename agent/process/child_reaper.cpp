@@ -29,7 +29,8 @@ ChildReaper::ChildReaper(boost::asio::io_context& io, const std::string& agent_i
       timer_(io),
       keeper_(keeper),
       hooks_(std::move(hooks)),
-      looks_(io.get_executor(), std::string(kAgentVariable) + "=" + agent_id) {}
+      looks_(io.get_executor(), std::string(kAgentVariable) + "=" + agent_id),
+      names_(io.get_executor()) {}
 
 Result<void> ChildReaper::start(std::size_t slots, std::optional<MemoryOffer> offer,
                                 const std::string& own_groups) {
@@ -118,7 +119,7 @@ void ChildReaper::await() {
     if (ec) return;
     await();
     reap();
-    if (done_) kill_orphans();
+    if (done_) end_what_is_left();
   }));
 }
 
@@ -145,42 +146,76 @@ void ChildReaper::reap() {
   reap_orphans([this](pid_t pid) { return is_known(pid); });
 }
 
-void ChildReaper::end_orphans(std::function<void()> done) {
+void ChildReaper::end_orphans(Orphanage orphanage, std::function<void()> done) {
+  orphanage_ = std::move(orphanage);
   done_ = std::move(done);
   until_ = std::chrono::steady_clock::now() + kOrphanLimit;
   looks_.forget();
+  told_.clear();
   pause_ = kFirstPause;
-  kill_orphans();
+  end_what_is_left();
 }
 
-// The children of a killed orphan become children of this process, so this is repeated until none
-// is left. A process that does not end hangs in the kernel.
-void ChildReaper::kill_orphans() {
+void ChildReaper::end_what_is_left() {
+  if (are_names_coming_) return;
   Orphans orphans;
   if (!are_all_in_group_) {  // else there is no need to look at processes outside of it
     orphans = orphans_of(looks_, [this](pid_t pid) { return is_known(pid); });
   }
+  orphanage_.is_spared ? spare_orphans(orphans) : kill_orphans(orphans);
+}
+
+void ChildReaper::look_again(bool soon) {
+  timer_.arm(soon ? kFirstPause : pause_, [this] { end_what_is_left(); });
+  pause_ = std::min(pause_ * 2, kLongestPause);
+}
+
+// The children of a killed orphan become children of this process, so this is repeated until none
+// is left. A process that does not end hangs in the kernel.
+void ChildReaper::kill_orphans(const Orphans& orphans) {
   const bool is_populated = group_ && group_->is_populated();
   const bool are_all_gone = orphans.pids.empty() && !orphans.some_unseen && !is_populated;
   if (!are_all_gone && std::chrono::steady_clock::now() < until_) {
+    if (hooks_.info && !are_told(by_group(with_members(orphans.pids), orphanage_.groups).outside,
+                                 hooks_.info, "what the workers left running is killed: ")) {
+      return;
+    }
     if (is_populated) {
       group_->kill();
       was_group_killed_ = true;
     }
     for (const pid_t pid : orphans.pids) ::kill(pid, SIGKILL);
-    timer_.arm(orphans.some_unseen ? kFirstPause : pause_, [this] { kill_orphans(); });
-    pause_ = std::min(pause_ * 2, kLongestPause);
-    return;
+    return look_again(orphans.some_unseen);
   }
-  if (is_populated) std::ranges::copy(group_->members(), std::back_inserter(orphans.pids));
-  for (const pid_t pid : orphans.pids) {
-    hooks_.error("process " + std::to_string(pid) + " of a worker does not end");
-  }
+  say_what_does_not_end(is_populated ? with_members(orphans.pids) : orphans.pids);
   for (const pid_t pid : orphans.hanging) {
     hooks_.warn(
         "process " + std::to_string(pid) +
         " hangs in the kernel; it is not known if it belongs to this job, so it is not killed");
   }
+  finish_orphans(are_all_gone);
+}
+
+// The job has succeeded. What is in a worker's process group was killed with its worker, or is a child that such a
+// process had just made.
+void ChildReaper::spare_orphans(const Orphans& orphans) {
+  const auto [doomed, spared] = by_group(with_members(orphans.pids), orphanage_.groups);
+  if ((!doomed.empty() || orphans.some_unseen) && std::chrono::steady_clock::now() < until_) {
+    for (const pid_t pid : doomed) ::kill(pid, SIGKILL);
+    return look_again(orphans.some_unseen);
+  }
+  if (!are_told(
+          spared, hooks_.warn,
+          "the job has succeeded, and what its workers left running in the background lives on "
+          "(--kill-orphans ends it): ")) {
+    return;
+  }
+  say_what_does_not_end({doomed.begin(), doomed.end()});
+  let_out_of_group();
+  finish_orphans(/*are_all_gone=*/true);
+}
+
+void ChildReaper::finish_orphans(bool are_all_gone) {
   timer_.cancel();
   if (are_all_gone && are_all_in_group_ && next_group_) {
     follow_control_group();
@@ -188,6 +223,50 @@ void ChildReaper::kill_orphans() {
     was_group_killed_ ? renew_control_group() : group_->tidy();
   }
   std::exchange(done_, nullptr)();
+}
+
+void ChildReaper::say_what_does_not_end(const std::vector<pid_t>& pids) const {
+  for (const pid_t pid : pids) {
+    hooks_.error("process " + std::to_string(pid) + " of a worker does not end");
+  }
+}
+
+// Adds the members of the control group, except processes that have an owner.
+std::vector<pid_t> ChildReaper::with_members(std::vector<pid_t> pids) const {
+  if (!group_) return pids;
+  for (const pid_t pid : group_->members()) {
+    if (!is_known(pid) && std::ranges::count(pids, pid) == 0) pids.push_back(pid);
+  }
+  return pids;
+}
+
+// False: the names are being looked up, while the processes live; then end_what_is_left() begins anew.
+bool ChildReaper::are_told(const std::set<pid_t>& pids,
+                           const std::function<void(std::string_view)>& tell,
+                           const std::string& words) {
+  std::vector<pid_t> untold = roots_of(pids);
+  std::erase_if(untold, [this](pid_t pid) { return told_.contains(pid); });
+  // Processes that replace themselves all the time are not followed for ever.
+  if (untold.empty() || (!told_.empty() && std::chrono::steady_clock::now() >= until_)) return true;
+  told_.insert(pids.begin(), pids.end());
+  are_names_coming_ = true;
+  names_.look_up(std::move(untold), [this, tell, words](const std::string& names) {
+    are_names_coming_ = false;
+    tell(words + names);
+    end_what_is_left();
+  });
+  return false;
+}
+
+// Neither the agent nor its keeper ends its members from now on. If the kernel does not let them leave, the group is
+// removed by a later agent that finds it empty (remove_abandoned_groups).
+void ChildReaper::let_out_of_group() {
+  if (!group_) return;
+  for (bool has_moved = true; has_moved && group_->is_populated();) {
+    has_moved = false;
+    for (const pid_t pid : group_->members()) has_moved |= group_->let_out(pid);
+  }
+  if (keeper_ && group_->is_populated()) keeper_->set_control_group("");
 }
 
 }  // namespace ddprun::agent

@@ -1,7 +1,7 @@
 // The agent's children that are not workers: its keeper, which is replaced if somebody kills it,
-// and orphans, which are killed when a round closes: the processes left in the workers' control
-// group; without such a group, those of agent/process/orphans.h. Standbys wait in the control group
-// of the next round already, because entering a group takes the kernel milliseconds.
+// and orphans, which are killed when a round closes, or live on after the job's success: the processes left in the
+// workers' control group; without such a group, those of agent/process/orphans.h. Standbys wait in the control
+// group of the next round already, because entering a group takes the kernel milliseconds.
 //
 // Owned by the WorkerGroup; the keeper is the Supervisor's, because it ends after this. Event loop
 // thread only. Never reaps a child that has an owner (a worker, a stack dump), who would wait for its
@@ -16,12 +16,15 @@
 #include <chrono>
 #include <functional>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "agent/loop/timer.h"
 #include "agent/process/control_group.h"
 #include "agent/process/keeper.h"
+#include "agent/process/left_processes.h"
 #include "agent/process/orphans.h"
 #include "rendezvous/common/lifetime.h"
 #include "rendezvous/common/result.h"
@@ -35,6 +38,7 @@ class ChildReaper {
     std::function<bool(pid_t)> is_owned;
     std::function<void(pid_t)> on_keeper_replaced;
     std::function<void(std::string_view)> debug;
+    std::function<void(std::string_view)> info;  // null: nobody would read it
     std::function<void(std::string_view)> warn;
     std::function<void(std::string_view)> error;
   };
@@ -75,8 +79,13 @@ class ChildReaper {
   // Call it after reaping a child of one's own: reaping may have stopped at it (see reap_orphans).
   void reap();
 
+  // What is to become of the orphans of a round. `groups`: the process groups that its workers had.
+  struct Orphanage {
+    std::set<pid_t> groups;
+    bool is_spared = false;  // what left these process groups lives on
+  };
   // Those that do not end within two seconds are logged and left alone. `done` may come at once.
-  void end_orphans(std::function<void()> done);
+  void end_orphans(Orphanage orphanage, std::function<void()> done);
 
   // The keeper ends, beside the rest of the job's end; it kills and removes only what cannot be removed here.
   // No worker may be started after this.
@@ -93,7 +102,16 @@ class ChildReaper {
   void make_control_group(const std::string& own_groups);
   void follow_control_group();
   void renew_control_group();
-  void kill_orphans();
+  void end_what_is_left();
+  void look_again(bool soon);
+  void kill_orphans(const Orphans& orphans);
+  void spare_orphans(const Orphans& orphans);
+  void finish_orphans(bool are_all_gone);
+  void say_what_does_not_end(const std::vector<pid_t>& pids) const;
+  std::vector<pid_t> with_members(std::vector<pid_t> pids) const;
+  bool are_told(const std::set<pid_t>& pids, const std::function<void(std::string_view)>& tell,
+                const std::string& words);
+  void let_out_of_group();
 
   boost::asio::signal_set signal_;
   Timer timer_;
@@ -105,6 +123,10 @@ class ChildReaper {
   bool are_all_in_group_ = false;
   bool was_group_killed_ = false;
   std::function<void()> done_;  // while orphans are being ended
+  Orphanage orphanage_;
+  ProcessNames names_;
+  std::set<pid_t> told_;  // whose names were said
+  bool are_names_coming_ = false;
   std::chrono::steady_clock::time_point until_;
   std::chrono::milliseconds pause_{};
   const rdzv::Lifetime lifetime_;

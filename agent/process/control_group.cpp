@@ -206,6 +206,13 @@ std::vector<pid_t> ControlGroup::members() const {
   return pids;
 }
 
+bool ControlGroup::let_out(pid_t member) const {
+  const UniqueFd above(::openat(directory_.get(), "../cgroup.procs", O_WRONLY | O_CLOEXEC));
+  const std::string text = std::to_string(member);
+  return above &&
+         ::write(above.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size());
+}
+
 // The link count shows if there are groups below: each one is a link to its parent.
 void ControlGroup::tidy() const {
   struct stat status {};

@@ -40,6 +40,8 @@ class ControlGroup {
   bool is_populated() const;
   void kill() const;
   std::vector<pid_t> members() const;
+  // Moves a member to the agent's own group, the one above. False: it has ended, or the kernel refuses.
+  bool let_out(pid_t member) const;
   // Removes empty groups below it, which killed agents left behind.
   void tidy() const;
   // Removes the group; false: it is not empty. Nothing may be asked of it afterwards.

@@ -11,6 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/signal_set.hpp>
@@ -25,6 +26,7 @@
 
 #include "agent/loop/timer.h"
 #include "agent/process/child_end.h"
+#include "agent/process/left_processes.h"
 #include "agent/process/process_stacks.h"
 #include "agent/process/worker_facts.h"
 #include "rendezvous/common/descriptor_limit.h"
@@ -44,6 +46,8 @@ namespace asio = boost::asio;
 
 constexpr int kFirstRealTimeSignal = 32;              // the agent handles none of those
 constexpr std::chrono::milliseconds kLookAgain{100};  // if the exit status is not available yet
+constexpr std::chrono::milliseconds kRestLimit{
+    1000};  // for the group of a worker that has succeeded
 
 struct SignalState {
   sigset_t mask;
@@ -347,7 +351,8 @@ class Worker final : public WorkerProcess {
         look_again_(io.get_executor()),
         keeper_slot_(keeper_slot),
         waits_for_debugger_(waits_for_debugger),
-        on_end_(std::move(on_end)) {}
+        on_end_(std::move(on_end)),
+        names_(io.get_executor()) {}
 
   // Takes over the child, but not if it fails: then the caller must reap it. Without a pidfd SIGCHLD
   // tells of the end. What a debugger traces is then known to have ended when the debugger lets it
@@ -399,6 +404,10 @@ class Worker final : public WorkerProcess {
   }
 
   void hold_end() override { is_held_ = true; }
+
+  void tell_of_rest(std::function<void(const std::string&)> tell) override {
+    tell_of_rest_ = std::move(tell);
+  }
 
   void let_end(std::chrono::milliseconds after) override {
     is_held_ = false;
@@ -453,10 +462,30 @@ class Worker final : public WorkerProcess {
     }
     if (!status && has_pidfd()) look_again_.arm(kLookAgain, [this] { await_end(); });
     if (!status) return;
-    // The zombie keeps the number reserved, so this kills the rest of its group and nothing else.
+    status_ = status;
+    if (!status->is_success() || !tell_of_rest_ || is_held_) return end_group();
+    rest_until_ = std::chrono::steady_clock::now() + kRestLimit;
+    await_rest();
+  }
+
+  void await_rest() {
+    std::vector<pid_t> rest = rest_of_group(pid_);
+    if (rest.empty()) return end_group();
+    if (std::chrono::steady_clock::now() < rest_until_) {
+      look_again_.arm(rest_pause_, [this] { await_rest(); });
+      rest_pause_ = std::min(rest_pause_ * 2, kLookAgain);
+      return;
+    }
+    names_.look_up(std::move(rest), [this](const std::string& names) {
+      tell_of_rest_(names);
+      end_group();
+    });
+  }
+
+  // The zombie keeps the number reserved, so this kills the rest of its group and nothing else.
+  void end_group() {
     ::kill(-pid_, SIGKILL);
     if (keeper_slot_ != nullptr) keeper_slot_->store(0);
-    status_ = status;
     if (!is_held_) reap();
   }
 
@@ -478,10 +507,14 @@ class Worker final : public WorkerProcess {
   bool is_paused_ = false;
   OnEnd on_end_;
   bool is_held_ = false;
+  std::function<void(const std::string&)> tell_of_rest_;
+  ProcessNames names_;
+  std::chrono::steady_clock::time_point rest_until_;
+  std::chrono::milliseconds rest_pause_{1};
   std::list<asio::posix::stream_descriptor> others_;  // see await_others()
   bool awaits_others_ = false;                        // the worker has ended before them
-  std::optional<ExitStatus> status_;                  // once it has ended
-  bool has_ended_ = false;                            // and is reaped
+  std::optional<ExitStatus> status_;  // once it has ended
+  bool has_ended_ = false;            // and is reaped
   const rdzv::Lifetime lifetime_;
 };
 

@@ -83,6 +83,10 @@ class WorkerProcess {
   // still need.
   virtual void hold_end() = 0;
   virtual void let_end(std::chrono::milliseconds after) = 0;
+
+  // When the worker has succeeded, the rest of its group has a moment to end by itself (multiprocessing's resource
+  // tracker does) before it is killed; then `tell` gets the names of what is killed.
+  virtual void tell_of_rest(std::function<void(const std::string&)> tell) = 0;
 };
 
 // Enters the worker in the page of its link and in its record, as the agent `agent`. System calls only.

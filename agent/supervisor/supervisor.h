@@ -71,10 +71,10 @@ class Supervisor {
   }
   void perform(const WaitForSaving& action);
   void perform(const TakeStacks&) { workers_.take_stacks(); }
-  void perform(const CloseRound&) {
+  void perform(const CloseRound& action) {
     timer_.cancel();
     late_regroup_.cancel();
-    workers_.close();
+    workers_.close(action.spares_orphans);
   }
   void perform(const CloseStore&) { store_.close(); }
   void perform(const TellLeader& action) { leader_.tell(action.message); }

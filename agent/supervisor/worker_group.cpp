@@ -96,6 +96,10 @@ ChildReaper::Hooks WorkerGroup::reaper_hooks() {
   return {.is_owned = [this](pid_t pid) { return is_owned(pid); },
           .on_keeper_replaced = [this](pid_t pid) { events_.keeper_replaced(pid); },
           .debug = [log = parts_.log](std::string_view line) { log.debug(line); },
+          .info = parts_.log.writes(Log::Level::kInfo)
+                      ? [log = parts_.log](
+                            std::string_view line) { log.write(Log::Level::kInfo, line); }
+                      : std::function<void(std::string_view)>(),
           .warn = [log = parts_.log](std::string_view line) { log.warn(line); },
           .error = [log = parts_.log](std::string_view line) { log.error(line); }};
 }
@@ -151,6 +155,7 @@ void WorkerGroup::begin(const rdzv::RoundStart& start) {
   for (Worker& each : workers_) each.before.reset();
   generation_ = 0;
   committed_.assign(committed_.size(), 0);
+  process_groups_.clear();
   stacks_.reset();
   if (!stacks_text_.empty()) {  // of the previous round
     parts_.console.say(Stream::kStderr, std::exchange(stacks_text_, {}));
@@ -278,6 +283,7 @@ Result<void> WorkerGroup::start_one(int local_rank) {
     parts_.console.say(Stream::kStderr, printable_lines(waits_for_debugger_text(
                                             identity.rank, pid, parts_.host, job_.environment)));
   }
+  note_process(local_rank, **process);
   if (link) link->started(pid, link_hooks(local_rank));
   worker(local_rank) = {
       .process = std::move(*process), .link = link, .number = number, .error_file = error_file};
@@ -288,6 +294,17 @@ WorkerProcess::OnEnd WorkerGroup::teller_of_end(int local_rank, std::uint64_t nu
   return [this, round = round_.round, local_rank, number](ExitStatus status) {
     on_end(round, local_rank, number, status);
   };
+}
+
+void WorkerGroup::note_process(int local_rank, WorkerProcess& process) {
+  process_groups_.insert(process.pid());
+  process.tell_of_rest([log = parts_.log,
+                        rank = identity_of(local_rank).rank](const std::string& processes) {
+    log.warn("rank " + std::to_string(rank) +
+             " has succeeded, and what it left in its process group is killed (what setsid starts "
+             "lives on): " +
+             processes);
+  });
 }
 
 WorkerLink::Hooks WorkerGroup::link_hooks(int local_rank) {
@@ -441,7 +458,8 @@ void WorkerGroup::show_stacks(const StackQuery& question, StackRequest::Done don
   stack_request_.take(std::move(asked), std::move(done));
 }
 
-void WorkerGroup::close() {
+void WorkerGroup::close(bool spares_orphans) {
+  spares_orphans_ = spares_orphans;
   stacks_.reset();
   stack_request_.finish();
   prepared_.round_is_over();
@@ -465,7 +483,8 @@ void WorkerGroup::go_on_closing() {
   if (!is_closing_ || !are_gone) return;
   is_closing_ = false;
   close_timer_.cancel();
-  reaper_.end_orphans([this, round = round_.round] { events_.event(RoundClosed{round}); });
+  reaper_.end_orphans({process_groups_, spares_orphans_},
+                      [this, round = round_.round] { events_.event(RoundClosed{round}); });
 }
 
 // ---- workers end
@@ -707,6 +726,7 @@ bool WorkerGroup::take_place(int local_rank, const Replace& what) {
     return false;
   }
   output_.set_error_file(local_rank, taken->error_file);
+  note_process(local_rank, *taken->process);
   taken->link->listen(link_hooks(local_rank));
   parts_.log.debug("rank " + std::to_string(what.rank) + " is pid " +
                    std::to_string(taken->process->pid()) + " now");

@@ -12,6 +12,7 @@
 #include <list>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -95,9 +96,9 @@ class WorkerGroup {
   void take_stacks();
   // What the threads of these workers do, or of all. `done` is called once, after this has returned.
   void show_stacks(const StackQuery& question, StackRequest::Done done);
-  // Call it when all workers have ended: kills their orphans. RoundClosed follows, possibly before
+  // Call it when all workers have ended: kills their orphans, or spares them. RoundClosed follows, possibly before
   // close() returns.
-  void close();
+  void close(bool spares_orphans);
 
   // No process of a worker is left, and nobody will read an error file.
   void let_keeper_go();
@@ -171,6 +172,7 @@ class WorkerGroup {
   Result<std::unique_ptr<WorkerProcess>> start_prepared(const ProcessSpec& spec,
                                                         WorkerProcess::OnEnd on_end);
   WorkerProcess::OnEnd teller_of_end(int local_rank, std::uint64_t number);
+  void note_process(int local_rank, WorkerProcess& process);
   WorkerLink::Hooks link_hooks(int local_rank);
   std::shared_ptr<WorkerLink> make_link(ChildEnvironment& environment);
   void add_python_hooks(ProcessSpec& spec, ChildEnvironment& environment);
@@ -218,7 +220,9 @@ class WorkerGroup {
   bool have_told_recovery_ = false;       // WorkersCanRecover, in this round
   std::uint32_t generation_ = 0;          // the last one
   std::vector<std::uint32_t> committed_;  // in which each local rank has committed a step
+  std::set<pid_t> process_groups_;        // of the workers of this round
   bool is_closing_ = false;
+  bool spares_orphans_ = false;
   Timer close_timer_;
   bool is_about_to_start_ = false;  // when their log files are open, and standbys wait for them
   bool is_grace_over_ = false;

@@ -134,6 +134,9 @@ constexpr std::array<OptionSpec, kOptionCount> kTable{{
      "every worker; by default a worker that handles SIGTERM has --shutdown-timeout while it is "
      "outside of collectives, any other 1 s, or 5 s if it has a GPU open",
      kValue, kOwn},
+    {kKillOrphans, "kill-orphans", "", "",
+     "also after success, kill what workers left running outside of their process groups (setsid)",
+     kFlag, kOwn},
     {kExitBarrierTimeout, "exit-barrier-timeout", "SECONDS", "300",
      "accepted for compatibility with torchrun; nodes end together without a timed barrier", kValue,
      kOwn, '\0', "", "TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT"},

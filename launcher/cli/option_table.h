@@ -48,6 +48,7 @@ enum class OptionId {
   kPreemptSignal,
   kShutdownTimeout,
   kFailureShutdownTimeout,
+  kKillOrphans,
   kExitBarrierTimeout,
   kMonitorInterval,
   kExitCode,

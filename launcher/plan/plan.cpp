@@ -311,6 +311,7 @@ class Planner {
       job.failure_shutdown_timeout =
           std::min(job.shutdown_timeout, take_(read_seconds(after_failure, Zero::kAllowed)));
     }
+    job.kills_orphans = take_(read_flag(option(OptionId::kKillOrphans)));
     job.hangs.timeout = take_(read_hang_timeout(option(OptionId::kHangTimeout)));
     job.hangs.restarts = take_(read_choice(option(OptionId::kOnHang))) == "restart";
     job.exit_code_as_torchrun = take_(read_choice(option(OptionId::kExitCode))) == "torchrun";

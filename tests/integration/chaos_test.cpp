@@ -124,7 +124,7 @@ class Story {
 Command Story::command() {
   workers_ = 1 + dice_.up_to(3);
   budget_ = dice_.up_to(2);
-  std::vector<std::string> options{"--nproc-per-node=" + std::to_string(workers_),
+  std::vector<std::string> options{"--kill-orphans", "--nproc-per-node=" + std::to_string(workers_),
                                    "--max-restarts=" + std::to_string(budget_),
                                    "--shutdown-timeout=" + dice_.one_of<std::string>({"0", "0.1"})};
   const std::string streams = dice_.one_of<std::string>({"", "", "-r3", "-t3", "-t0:1"});

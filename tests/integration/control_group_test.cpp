@@ -115,7 +115,9 @@ TEST_F(ControlGroupTest, EndsWhoHidFromTheAgentWithTheAgent) {
     SCOPED_TRACE(signal);
     std::filesystem::remove(folder_ / "pid");
     std::filesystem::remove(folder_ / "go");
-    Job job(ddprun({}, hiding("while ! [ -e " + folder_ / "go ]; do sleep 0.01; done")), setup());
+    Job job(
+        ddprun({"--kill-orphans"}, hiding("while ! [ -e " + folder_ / "go ]; do sleep 0.01; done")),
+        setup());
     const pid_t hidden = hidden_by(job);
     const std::string group = group_of(job);
     ASSERT_TRUE(std::filesystem::exists(group)) << job.err();
@@ -177,7 +179,8 @@ TEST_F(ControlGroupTest, HoldsTheGroupOfADdprunThatIsAWorker) {
     std::filesystem::remove(folder_ / "pid");
     std::filesystem::remove(folder_ / "go");
     Command inner = ddprun({}, hiding("while ! [ -e " + folder_ / "go ]; do sleep 0.01; done"));
-    Job job(ddprun({}, inner), setup());
+    // The inner one leaves it running, and the outer one ends it.
+    Job job(ddprun({"--kill-orphans"}, inner), setup());
     const pid_t hidden = hidden_by(job);
     const std::string outer_group = group_of(job);
     // What the inner one says comes through the outer one.
@@ -225,7 +228,7 @@ TEST_F(ControlGroupTest, IsDoneWithoutWhereItWouldKillWorkersAtBirth) {
   ASSERT_TRUE(std::filesystem::create_directory(killed));
   if (std::filesystem::exists(killed + "/cgroup.kill")) {
     write_file(killed + "/cgroup.kill", "1");
-    Command command = ddprun({"--nproc-per-node=2", "--max-restarts=1"},
+    Command command = ddprun({"--nproc-per-node=2", "--max-restarts=1", "--kill-orphans"},
                              worker({"on-round", "0", "exit", "3", "daemon", "exit", "0"}));
     command.insert(command.begin(),
                    {"/bin/sh", "-c", "echo $$ > " + killed + "/cgroup.procs && exec \"$@\"", "sh"});
@@ -238,7 +241,8 @@ TEST_F(ControlGroupTest, IsDoneWithoutWhereItWouldKillWorkersAtBirth) {
 
 // Then the variable in their environment tells who is of the job, as far as it does.
 TEST(WithoutAControlGroup, WhoKeptItsEnvironmentStillEndsWithItsRound) {
-  const Command command = without_control_groups(ddprun({}, worker({"daemon", "exit", "0"})));
+  const Command command =
+      without_control_groups(ddprun({"--kill-orphans"}, worker({"daemon", "exit", "0"})));
   Job job(command, {.environment = {{"DDPRUN_LOG_LEVEL", "DEBUG"}}});
   const Ended ended = job.wait();
   if (ended == exited(1) || ended == exited(99)) GTEST_SKIP() << job.err();

@@ -147,8 +147,9 @@ TEST_F(HangingFiles, AnErrorFileThatCannotBeReadCostsTheReportItsMessageOnly) {
 TEST_F(HangingFiles, AStrangerWhoseEnvironmentCannotBeReadIsNamedAndLeftAlone) {
   hang();
   // Its environment is read only where there is no control group.
-  Job job(without_control_groups(dynamic_ddprun({}, worker({"daemon", "exit", "0"}))),
-          where_hangs("/environ"));
+  Job job(
+      without_control_groups(dynamic_ddprun({"--kill-orphans"}, worker({"daemon", "exit", "0"}))),
+      where_hangs("/environ"));
   const Ended ended = job.wait(kEndLimit);
   if (ended == exited(1) || ended == exited(99)) GTEST_SKIP() << job.err();
   EXPECT_EQ(ended, exited(0)) << job.err();

@@ -72,12 +72,14 @@ TEST(NothingIsLeft, AfterTheLauncherItselfIsKilled) {
   EXPECT_THAT(job.left_over(), IsEmpty());
 }
 
-// Those that made a session of their own lost their parent, but not their job.
+// Processes that made a session of their own lost their parent, but not their job. (Without --kill-orphans they live on
+// after success: left_running_test.cpp.)
 TEST(NothingIsLeft, OfProcessesThatLeftTheirWorkersSession) {
   for (const int signal : {0, SIGTERM}) {
     const TemporaryTree folder;
-    Job job(ddprun({"--nproc-per-node=2"}, worker({"daemon", "stamp", folder.path(), "until",
-                                                   folder / "go", "exit", "0"})));
+    Job job(
+        ddprun({"--nproc-per-node=2", "--kill-orphans"},
+               worker({"daemon", "stamp", folder.path(), "until", folder / "go", "exit", "0"})));
     ASSERT_TRUE(both_started(job, folder)) << job.err();
     ASSERT_GE(job.processes().size(), 4U) << "two workers, two daemons";
     if (signal == 0) {

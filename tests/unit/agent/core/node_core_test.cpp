@@ -503,13 +503,43 @@ TEST_F(NodeCoreTest, ClosesTheRoundBeforeItFinishesASuccessfulJob) {
   core.step(ended(1));
   rdzv::JobOutcome outcome;
   EXPECT_THAT(core.step(rdzv::JobEnd{outcome}),
-              ElementsAre(kGoodbye, NodeAction{CloseRound{kFirst}}));
+              ElementsAre(kGoodbye, NodeAction{CloseRound{kFirst, /*spares_orphans=*/true}}));
   EXPECT_EQ(core.step(RoundClosed{kFirst}), finish(outcome, 1));
+}
+
+// The workers of this node have succeeded each time.
+TEST_F(NodeCoreTest, OrphansAreSparedAfterTheSuccessOfTheJobOnly) {
+  using Kind = rdzv::JobOutcome::Kind;
+  const auto job_end = [](Kind kind) {
+    rdzv::JobOutcome outcome;
+    outcome.kind = kind;
+    return NodeEvent{rdzv::JobEnd{outcome}};
+  };
+  const auto spares = [](NodeConfig config, const NodeEvent& last) {
+    NodeCore its{config};
+    its.step(rdzv::OpenStore{kFirst});
+    its.step(rdzv::RoundStart{start_of(kFirst)});
+    its.step(ended(0));
+    EXPECT_EQ(names_of(its.step(ended(1))), "WorkersDone") << "and nothing is closed yet";
+    const auto actions = its.step(last);
+    return std::ranges::count(actions, NodeAction{CloseRound{kFirst, true}}) == 1;
+  };
+  const NodeConfig config{.local_world_size = 2, .hosts_leader = false};
+  EXPECT_TRUE(spares(config, job_end(Kind::kSucceeded)));
+  EXPECT_FALSE(spares(config, job_end(Kind::kFailed)));
+  EXPECT_FALSE(spares(config, job_end(Kind::kStopped)));
+  EXPECT_FALSE(spares(config, rdzv::RoundStop{kFirst, rdzv::RoundStop::Why::kFailure}));
+  EXPECT_FALSE(spares(config, StopSignal{SIGTERM}));
+  EXPECT_FALSE(spares(config, LeaderLost{"it is gone"}));
+  NodeConfig killing = config;
+  killing.kills_orphans = true;
+  EXPECT_FALSE(spares(killing, job_end(Kind::kSucceeded)));
 }
 
 TEST_F(NodeCoreTest, AnEndOfTheJobStopsWorkersThatStillRun) {
   run();
   rdzv::JobOutcome outcome;
+  outcome.kind = rdzv::JobOutcome::Kind::kFailed;
   outcome.exit_code = 3;
   const auto actions = core.step(rdzv::JobEnd{outcome});
   EXPECT_EQ(actions.at(0), kGoodbye);

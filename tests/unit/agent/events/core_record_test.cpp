@@ -122,12 +122,13 @@ TEST(CoreRecord, EveryInputOfALeaderComesBackAsItWas) {
 }
 
 TEST(CoreRecord, HowACoreWasSetUpComesBackAsItWas) {
-  const auto group = of<NodeBegan>(again(NodeBegan{{8, 1500ms, 200ms, false, 700ms}})).config;
+  const auto group = of<NodeBegan>(again(NodeBegan{{8, 1500ms, 200ms, false, 700ms, 9s, true}})).config;
   EXPECT_EQ(group.local_world_size, 8);
   EXPECT_EQ(group.shutdown_timeout, 1500ms);
   EXPECT_EQ(group.kill_timeout, 200ms);
   EXPECT_FALSE(group.hosts_leader);
   EXPECT_EQ(group.failure_shutdown_timeout, 700ms);
+  EXPECT_TRUE(group.kills_orphans);
 
   rdzv::RoundConfig config;
   config.run_id = "job";

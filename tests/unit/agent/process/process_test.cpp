@@ -19,6 +19,7 @@
 
 #include "agent/process/control_group.h"
 #include "agent/process/keeper.h"
+#include "agent/process/left_processes.h"
 #include "agent/process/orphans.h"
 
 namespace ddprun::agent {
@@ -453,6 +454,14 @@ TEST(Orphans, AreFoundByTheirEnvironmentAndLeftToTheirOwners) {
     reap_orphans(nobody_known);
     EXPECT_FALSE(lives(daemon));
   }
+}
+
+TEST(LeftProcesses, AreNamedOnOneLineHoweverManyAndHowLong) {
+  EXPECT_EQ(in_words({71}, {"tensorboard --logdir runs"}), "71 (tensorboard --logdir runs)");
+  EXPECT_EQ(in_words({71, 72}, {"sleep 9", "a\nb"}), "71 (sleep 9), 72 (a\\nb)");
+  EXPECT_EQ(in_words({71}, {std::string(999, 'x')}), "71 (" + std::string(160, 'x') + "…)");
+  EXPECT_THAT(in_words(std::vector<pid_t>(10, 7), std::vector<std::string>(10, "x")),
+              ::testing::EndsWith(", 7 (x) and 2 more"));
 }
 
 // Its environment is seen, and is empty: it is not waited for.

@@ -46,6 +46,7 @@ class FakeProcess final : public WorkerProcess {
   void resume() override { note("group", SIGCONT); }
   void hold_end() override {}
   void let_end(std::chrono::milliseconds) override {}
+  void tell_of_rest(std::function<void(const std::string&)>) override {}
 
  private:
   void note(const char* whom, int signal) { started[index_].got.emplace_back(whom, signal); }
@@ -229,7 +230,7 @@ TEST_F(WorkerGroupTest, ARoundThatLeftNothingBehindIsClosedAtOnce) {
   WorkerGroup& group = begun();
   end(0, ExitStatus::exited(0));
   end(1, ExitStatus::exited(0));
-  group.close();
+  group.close(/*spares_orphans=*/false);
   loop_.run_for(1s);
   const auto* closed = std::get_if<RoundClosed>(&events_.back());
   ASSERT_NE(closed, nullptr);

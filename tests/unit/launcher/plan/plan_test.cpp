@@ -290,6 +290,12 @@ TEST_F(Planning, KeepsNoMemoryWhereAllProcessesEndTogether) {
       "it, so no memory can outlive it");
 }
 
+TEST_F(Planning, KillsOrphansAfterSuccessWhereThatIsAskedFor) {
+  EXPECT_FALSE(job({}).kills_orphans);
+  EXPECT_TRUE(job({"--kill-orphans"}).kills_orphans);
+  EXPECT_TRUE(job({}, {{"DDPRUN_KILL_ORPHANS", "1"}}).kills_orphans);
+}
+
 TEST_F(Planning, ReadsTimes) {
   using std::chrono::milliseconds;
   EXPECT_EQ(job({}).shutdown_timeout, milliseconds(30'000));
