@@ -109,6 +109,7 @@ void NodeCore::on(Out& out, const rdzv::RoundStart& start) {
   last_round_ = {start.round, start.node_count, start.restarts};
   const auto count = static_cast<std::size_t>(config_.local_world_size);
   Running running;
+  running.first_rank = start.rank_offset;
   running.has_ended.resize(count);
   running.generations.resize(count);
   running.cannot_regroup.resize(count);
@@ -212,6 +213,9 @@ void NodeCore::on(Out& out, const WorkerEnded& ended) {
   const auto index = static_cast<std::size_t>(ended.local_rank);
   if (auto* running = std::get_if<Running>(&state_)) {
     running->has_ended[index] = true;
+    if (!ended.failure && !running->has_failed) {
+      running->done.push_back(running->first_rank + ended.local_rank);
+    }
     std::erase(running->hung, ended.local_rank);
     if (ended.failure && ended.replaceable) {
       const auto& [committed, generation, has_standby] = *ended.replaceable;
@@ -539,7 +543,8 @@ void NodeCore::go_on(Out& out) {
     out.push_back(Join{last_round_});
     state_ = Waiting{};
   } else if (stopping->leader_asked) {
-    out.push_back(TellLeader{rdzv::RoundStopped{round_, std::move(stopping->failures)}});
+    out.push_back(TellLeader{
+        rdzv::RoundStopped{round_, std::move(stopping->failures), std::move(stopping->done)}});
     state_ = Waiting{};
   }
 }

@@ -366,6 +366,8 @@ class NodeCore {
     std::vector<bool> has_ended;
     std::vector<std::uint32_t> generations;  // in which each has regrouped last
     std::vector<bool> cannot_regroup;
+    int first_rank = 0;
+    std::vector<int> done;  // ranks that ended with 0 before this node was told to stop
     std::map<int, int>
         undecided;  // by rank, the local ranks of those that the leader may replace (7)
     std::uint32_t generation = 0;  // of the last ReplaceWorker

@@ -203,13 +203,35 @@ void DashboardFeed::look(const JobStatus& status, std::chrono::steady_clock::tim
           {"downtime_ms", in_ms(node->downtime.total())},
           {"steps_repeated",
            node->downtime.steps_repeated ? json::value(*node->downtime.steps_repeated) : nullptr},
-          {"goodput_permille", static_cast<int>(1000 * node->goodput)},
+          {"goodput_permille",
+           node->goodput ? json::value(in_permille(*node->goodput)) : json::value(nullptr)},
       });
   set("leader", leader_of(status));
   set("nodes", nodes_of(status));
   set("restarts", restarts_of(status));
   set("downtime_by_cause", downtime_by_cause(*node));
+  look_at_hangs(status);
   look_at_failures(status);
+}
+
+// The verdicts, as `ddpctl status` shows them. Several nodes may have found the same.
+void DashboardFeed::look_at_hangs(const JobStatus& status) {
+  std::map<std::string, std::int64_t> since;
+  json::array rows;
+  for (const NodeStatus& node : status.nodes) {
+    for (const HungStatus& hung : node.hung) {
+      const std::int64_t began_at_ms = at_ms_ - in_ms(hung.waited);
+      const auto [entry, is_new] = since.try_emplace(hung.sentence, began_at_ms);
+      if (!is_new) continue;
+      const auto known = hung_since_.find(hung.sentence);
+      const bool is_same =
+          known != hung_since_.end() && std::abs(began_at_ms - known->second) < kJitterMs;
+      if (is_same) entry->second = known->second;
+      rows.push_back({json::value_from(hung.ranks), text(hung.sentence), entry->second});
+    }
+  }
+  hung_since_ = std::move(since);
+  set("hangs", std::move(rows));
 }
 
 void DashboardFeed::look_at_ranks(const JobStatus& status,

@@ -124,6 +124,7 @@ class DashboardFeed {
   void look_at_ranks(const JobStatus& status, std::chrono::steady_clock::time_point now);
   bool note_loss(const NodeStatus& node);
   void look_at_failures(const JobStatus& status);
+  void look_at_hangs(const JobStatus& status);
   Live live_of(const WorkerStatus& worker, const NodeStatus& node,
                std::chrono::steady_clock::time_point now);
   void set(std::string_view field, boost::json::value value);
@@ -131,6 +132,7 @@ class DashboardFeed {
 
   std::optional<Round> round_;
   std::int64_t at_ms_ = 0;
+  std::map<std::string, std::int64_t> hung_since_;  // by sentence
   std::int64_t began_at_ms_ = 0;
   std::map<int, std::pair<Rank, Live>> ranks_;
   std::vector<int> changed_ranks_;  // whose Rank has changed

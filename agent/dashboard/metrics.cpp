@@ -71,8 +71,7 @@ void put_restarts(PrometheusText& text, const NodeStatus& status) {
              status.restarts);
   text.family("ddprun_downtime_seconds_total", Type::kCounter,
               "Time from what ended a round until every rank of this node has committed the step "
-              "after it, by cause; start is the time until their first step.");
-  text.sample(seconds(status.until_first_step), {{"cause", "start"}});
+              "after it, by cause; the start of the job is none.");
   for_each_up_to(RestartReason::kOther, [&](RestartReason reason) {
     text.sample(seconds(total_of(status, reason).downtime), {{"cause", name_of(reason)}});
   });
@@ -87,8 +86,14 @@ void put_restarts(PrometheusText& text, const NodeStatus& status) {
                  static_cast<double>(*status.downtime.steps_repeated));
   }
   text.gauge("ddprun_uptime_seconds", "Time since the start of this agent.", seconds(status.wall));
-  text.gauge("ddprun_goodput_ratio", "Share of the uptime that moved the job forward.",
-             status.goodput);
+  text.gauge("ddprun_start_seconds",
+             "Time from the start of this agent until the first step of its ranks.",
+             seconds(status.until_first_step));
+  if (status.goodput) {
+    text.gauge("ddprun_goodput_ratio",
+               "Share of the time since the first step that moved the job forward.",
+               *status.goodput);
+  }
 }
 
 void put_store(PrometheusText& text, const NodeStatus& status) {

@@ -214,11 +214,15 @@ DowntimeClock::Duration DowntimeClock::until_first_step(TimePoint now) const {
   return first - started_;
 }
 
-double DowntimeClock::goodput(TimePoint now) const {
+std::optional<double> DowntimeClock::goodput(TimePoint now) const {
   using Seconds = std::chrono::duration<double>;
-  const double whole = Seconds(wall(now)).count();
-  if (!first_ran_at_ || whole <= 0) return 0;
-  Duration down = until_first_step(now) + all(now).total();
+  const bool has_stepped = std::ranges::any_of(ranks_, [](const Rank& each) {
+    return each.has_reported || each.step || each.marks.first_step_at;
+  });
+  if (!has_stepped) return std::nullopt;
+  const double whole = Seconds(wall(now) - until_first_step(now)).count();
+  if (whole <= 0) return 1;
+  Duration down = all(now).total();
   if (failed_at_) down += now - *failed_at_;
   return std::clamp(1 - Seconds(down).count() / whole, 0.0, 1.0);
 }

@@ -75,9 +75,9 @@ class DowntimeClock {
   int in_place() const { return in_place_; }  // how many of them replaced one worker only
   Duration until_first_step(TimePoint now) const;
   Duration wall(TimePoint now) const { return now - started_; }
-  // The share of the wall time that moved the job forward: without the start, all downtime, and
-  // what follows a failure.
-  double goodput(TimePoint now) const;
+  // The share of the time since the first step that moved the job forward: without all downtime and
+  // what follows a failure. Nothing: no rank of this node has reported a step.
+  std::optional<double> goodput(TimePoint now) const;
 
  private:
   struct Rank {

@@ -94,6 +94,7 @@ static void fields(JsonWriter& object, const rdzv::WorkerFailure& failure) {
   object("killed_for_memory", failure.killed_for_memory);
   object("message", failure.message);
   object("hang", OrNull{failure.hang});
+  object("asked_by", OrNull{failure.asked_by});
 }
 
 static void fields(JsonWriter& object, const rdzv::NodeGone& gone) {
@@ -147,6 +148,7 @@ static void fields(JsonWriter& line, const Restarted& event) {
   line("nodes_gone", event.nodes_gone);
   line("nodes_joined", event.nodes_joined);
   line("was_asked_for", event.was_asked_for);
+  line("asked_by", OrNull{event.asked_by});
   line("how", how(event.in_place.has_value()));
   const auto in_place = event.in_place.value_or(Restarted::InPlace());
   line("generation", event.in_place ? std::optional(in_place.generation) : std::nullopt);
@@ -178,10 +180,18 @@ static void fields(JsonWriter& line, const JobFinished& event) {
   line("goodput", event.goodput);
   line("reason", reason_of(event.outcome));
   line("lost_node", event.outcome.lost_node);
+  boost::json::array requests;
+  for (const std::string& request : event.outcome.requests) {
+    requests.push_back(JsonWriter::of(request));
+  }
+  line.object["requests"] = std::move(requests);
 }
 
 static void fields(JsonWriter& line, const EventsLost& event) { line("count", event.count); }
-static void fields(JsonWriter& line, const Requested& event) { line("what", event.what); }
+static void fields(JsonWriter& line, const Requested& event) {
+  line("what", event.what);
+  line("by", event.by);
+}
 
 static void fields(JsonWriter& line, const Recovered& event) {
   line("round", event.round);

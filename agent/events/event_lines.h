@@ -18,7 +18,7 @@
 
 namespace ddprun::agent {
 
-inline constexpr int kEventSchema = 2;
+inline constexpr int kEventSchema = 3;
 
 struct JobStarted {
   std::string program;
@@ -65,6 +65,7 @@ struct Restarted {
   int nodes_gone = 0;
   int nodes_joined = 0;
   bool was_asked_for = false;  // with ddpctl restart
+  std::string asked_by = {};   // and by which process; empty: not known
   // Nothing: all workers were started anew. Else only `failure`'s worker was replaced, in place: the
   // round and all others went on.
   struct InPlace {
@@ -95,14 +96,15 @@ struct JobFinished {
   rdzv::JobOutcome outcome;
   int exit_code = 0;  // of the agent
   std::chrono::microseconds wall{};
-  Downtime downtime = no_downtime();  // of all restarts together
-  double goodput = 0;
+  Downtime downtime = no_downtime();   // of all restarts together
+  std::optional<double> goodput = {};  // as in NodeStatus
 };
 struct EventsLost {
   std::uint64_t count = 0;  // lines that were dropped because the reader was too slow
 };
 struct Requested {        // with ddpctl, from this agent
   std::string_view what;  // stop, restart, replace
+  std::string by;         // "ddpctl stop (root, pid 4711)"
 };
 struct WaitSeen {  // ranks have not come where others wait
   Round round{};

@@ -106,6 +106,7 @@ void EventLog::round_started(const rdzv::RoundStart& start, std::span<const pid_
                     start.nodes_gone,
                     start.nodes_joined,
                     start.after_request,
+                    start.asked_by,
                     {},
                     downtime_before});
   }
@@ -192,9 +193,11 @@ void EventLog::finished(const rdzv::JobOutcome& outcome, int exit_code) {
   if (!job_.events.as_torchrun) return;
   using Kind = rdzv::JobOutcome::Kind;
   if (outcome.kind == Kind::kStopped || outcome.kind == Kind::kCannotRun) {
-    const std::string why = outcome.kind == Kind::kCannotRun
-                                ? outcome.sentence
-                                : "stopped by " + signal_name(outcome.stop_signal);
+    const std::string why =
+        outcome.kind == Kind::kCannotRun
+            ? outcome.sentence
+            : "stopped by " +
+                  (outcome.sentence.empty() ? signal_name(outcome.stop_signal) : outcome.sentence);
     console_.say(Stream::kStderr, torchrun_agent_line(scene(), "FAILED", std::nullopt, why));
     return;
   }

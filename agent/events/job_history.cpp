@@ -20,7 +20,9 @@ std::pair<RestartReason, std::string> reason_of(const Restarted& restarted) {
     return {has_left ? RestartReason::kNodeLeft : RestartReason::kNodeLost,
             rdzv::describe(*restarted.lost_node)};
   }
-  if (restarted.was_asked_for) return {RestartReason::kRequested, "a restart was asked for"};
+  if (restarted.was_asked_for) {
+    return {RestartReason::kRequested, describe_request(restarted.asked_by)};
+  }
   if (restarted.nodes_joined > 0) {
     return {RestartReason::kNodeJoined,
             std::to_string(restarted.nodes_joined) +

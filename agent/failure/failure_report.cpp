@@ -9,6 +9,7 @@
 #include "agent/text/time_text.h"
 #include "rendezvous/common/exit_codes.h"
 #include "rendezvous/common/foreign_text.h"
+#include "rendezvous/round/hang_core.h"
 
 namespace ddprun::agent {
 namespace {
@@ -108,11 +109,24 @@ std::string hint(const rdzv::WorkerFailure& cause) {
   if (cause.killed_for_memory && cause.status.signal != SIGKILL) {
     return field("hint", "the kernel killed a process of this job: out of memory");
   }
-  if (cause.status.signal != SIGKILL || cause.killed_for_memory || !cause.hang.empty()) return {};
+  if (cause.status.signal != SIGKILL || cause.killed_for_memory || !cause.hang.empty() ||
+      !cause.asked_by.empty()) {
+    return {};
+  }
   return field("hint", "if nobody sent SIGKILL, the kernel did: out of memory; see dmesg");
 }
 
-std::string cause_in_full(const rdzv::WorkerFailure& cause) {
+// The program was started by another Python than the one that has the module.
+std::string which_python(const rdzv::WorkerFailure& cause, const std::string& python) {
+  const bool is_missing = says(cause, "No module named ", "") ||
+                          cause.message.find("No module named ") != std::string::npos;
+  if (python.empty() || !is_missing) return {};
+  return field("python", python +
+                             "; to use another one, activate its environment or set "
+                             "PYTHON_EXEC to its path");
+}
+
+std::string cause_in_full(const rdzv::WorkerFailure& cause, const std::string& python) {
   std::string out;
   const std::string node =
       cause.node_rank == 0 ? "" : " of node " + std::to_string(cause.node_rank);
@@ -122,6 +136,7 @@ std::string cause_in_full(const rdzv::WorkerFailure& cause) {
   out += field("time", time_text("%Y-%m-%d %H:%M:%S", cause.when) + milliseconds_of(cause.when));
   if (cause.progress) out += field("progress", in_words(*cause.progress));
   out += hint(cause);
+  out += which_python(cause, python);
   if (!cause.message.empty()) {
     out += cause.hang.empty() ? "  its error\n" : "  its stack when it hung\n";
     out += indented(cause.message, "    ");
@@ -137,6 +152,21 @@ std::string cause_in_full(const rdzv::WorkerFailure& cause) {
     }
   }
   if (!cause.log_dir.empty()) out += field("logs", cause.log_dir);
+  return out;
+}
+
+// A call in which others wait for a rank that has left fails, with an error that does not name it.
+std::string who_had_left(const rdzv::JobOutcome& outcome) {
+  if (!outcome.cause || outcome.done.empty()) return {};
+  return field("before it", rdzv::ranks_in_words(outcome.done) +
+                                " had ended with exit code 0; a collective call that waits for " +
+                                (outcome.done.size() == 1 ? "it" : "one of them") + " fails");
+}
+
+// What users have asked for; the headline has what stopped the job.
+std::string requests(const rdzv::JobOutcome& outcome) {
+  std::string out;
+  for (const std::string& request : outcome.requests) out += field("asked for", request);
   return out;
 }
 
@@ -225,19 +255,22 @@ std::string counted(std::int64_t count, const std::string& what) {
 
 std::string rounds_in_short(const rdzv::JobOutcome& outcome) {
   const std::string round = "this was round " + to_string(outcome.last_round);
-  if (outcome.restarts > 0) {
-    const std::string in_place =
-        outcome.in_place > 0 ? " (" + std::to_string(outcome.in_place) + " in place)" : "";
-    return field("restarts", std::to_string(outcome.restarts) + in_place + ", " + round);
+  std::string counts;
+  if (outcome.restarts > 0) counts = std::to_string(outcome.restarts);
+  if (outcome.in_place > 0) counts += " (" + std::to_string(outcome.in_place) + " in place)";
+  if (outcome.restarts_asked_for > 0) {
+    counts += (counts.empty() ? "" : " and ") + std::to_string(outcome.restarts_asked_for) +
+              " by request";
   }
-  const bool is_first = changes_of_nodes(outcome) == 0 && outcome.restarts_asked_for == 0;
-  return is_first ? "" : field("restarts", "none; " + round);
+  if (!counts.empty()) return field("restarts", counts + ", " + round);
+  return changes_of_nodes(outcome) == 0 ? "" : field("restarts", "none; " + round);
 }
 
 // ": 12 ms to stop, 3 ms to start, 1.1 s to the first step, 240 ms for 31 steps again"
 std::string parts_in_words(const Downtime& downtime) {
   if (downtime.until == DowntimeEnd::kWorkersRun) {
-    return ", until the workers ran: they report no steps";
+    return ", counted until the workers had been started again, because the program reports no "
+           "training steps";
   }
   std::string text = ": " + in_words(downtime.stopped) + " to stop, " + in_words(downtime.started) +
                      " to start, " + in_words(downtime.joined) + " to the first step";
@@ -254,8 +287,11 @@ std::string headline(const rdzv::JobOutcome& outcome, const std::string& program
   const std::string name = "ddprun: " + printable(program) + " ";
   if (outcome.kind == Kind::kFailed) return name + "FAILED: " + describe(*outcome.cause) + "\n";
   if (outcome.kind == Kind::kStopped) {
-    return name + (outcome.exit_code == kExitPreempted ? "PREEMPTED by " : "STOPPED by ") +
-           signal_name(outcome.stop_signal) + "\n";
+    const bool is_preempted = outcome.exit_code == kExitPreempted;
+    const std::string by = is_preempted || outcome.sentence.empty()
+                               ? signal_name(outcome.stop_signal)
+                               : printable(outcome.sentence);
+    return name + (is_preempted ? "PREEMPTED by " : "STOPPED by ") + by + "\n";
   }
   const bool was_running =
       outcome.exit_code == kExitLeaderLost || outcome.exit_code == kExitBelowMinimum;
@@ -275,6 +311,7 @@ std::string describe(const rdzv::WorkerFailure& failure, std::string_view here) 
     return text + "was killed by the kernel: out of memory (SIGKILL)";
   }
   if (!failure.hang.empty()) return text + "hung: " + printable(failure.hang);
+  if (!failure.asked_by.empty()) return text + "was ended by " + printable(failure.asked_by);
   if (failure.status.signal != 0) return text + "was killed by " + failure.status.to_string();
   return text + "ended with " + failure.status.to_string();
 }
@@ -282,7 +319,7 @@ std::string describe(const rdzv::WorkerFailure& failure, std::string_view here) 
 std::string describe_change(const rdzv::RoundStart& start, std::string_view here) {
   std::vector<std::string> parts;
   if (start.after_failure) parts.push_back(describe(*start.after_failure, here));
-  if (start.after_request) parts.push_back("a restart was asked for");
+  if (start.after_request) parts.push_back(describe_request(start.asked_by));
   if (start.after_loss) parts.push_back(describe(*start.after_loss));
   if (start.nodes_gone > 1) parts.push_back(counted(start.nodes_gone, "node") + " are gone in all");
   if (start.nodes_joined > 0) parts.push_back(counted(start.nodes_joined, "node") + " joined");
@@ -297,26 +334,33 @@ std::string describe_change(const rdzv::RoundStart& start, std::string_view here
   return printable(joined(parts, "; "));
 }
 
+std::string describe_request(const std::string& by) {
+  return "a restart was asked for" + (by.empty() ? "" : ": " + printable(by));
+}
+
 std::string describe_replacement(const rdzv::WorkerFailure& failure, int restarts, int max_restarts,
                                  std::string_view here) {
   return describe(failure, here) + "; its standby takes its place; restart " +
          std::to_string(restarts) + " of " + std::to_string(max_restarts);
 }
 
-std::string failure_report(const rdzv::JobOutcome& outcome, const std::string& program) {
+std::string failure_report(const rdzv::JobOutcome& outcome, const std::string& program,
+                           const std::string& python) {
   if (outcome.kind == rdzv::JobOutcome::Kind::kSucceeded) return {};
   std::string report = headline(outcome, program);
-  if (outcome.cause) report += cause_in_full(*outcome.cause);
+  if (outcome.cause) report += cause_in_full(*outcome.cause, python);
   const bool is_final =
       outcome.kind == rdzv::JobOutcome::Kind::kFailed && !outcome.sentence.empty();
   if (is_final) report += field("no retry", printable(outcome.sentence));
   report += trouble_with_nodes(outcome);
+  report += who_had_left(outcome);
   report += consequences_in_short(outcome);
-  return report + rounds_in_short(outcome);
+  return report + requests(outcome) + rounds_in_short(outcome);
 }
 
 std::string summary(const rdzv::JobOutcome& outcome, const std::string& program,
-                    std::chrono::steady_clock::duration wall, const Downtime& downtime) {
+                    std::chrono::steady_clock::duration wall, const Downtime& downtime,
+                    std::optional<double> goodput) {
   std::string text = "ddprun: " + printable(program) + " took " + in_words(wall) + ", ";
   std::vector<std::string> parts;
   if (outcome.in_place > 0) {
@@ -335,8 +379,9 @@ std::string summary(const rdzv::JobOutcome& outcome, const std::string& program,
   const std::string last = parts.back();
   parts.pop_back();
   if (!parts.empty()) text += joined(parts, ", ") + " and ";
-  return text + last + " cost " + in_words(downtime.total()) + " of it" + parts_in_words(downtime) +
-         "\n";
+  text += last + " cost " + in_words(downtime.total()) + " of it" + parts_in_words(downtime);
+  if (goodput) text += "; goodput " + percent_text(*goodput) + " since the first step";
+  return text + "\n";
 }
 
 }  // namespace ddprun::agent

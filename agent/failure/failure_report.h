@@ -3,6 +3,7 @@
 #pragma once
 
 #include <chrono>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -19,18 +20,26 @@ std::string describe(const rdzv::WorkerFailure& failure, std::string_view here =
 // lost: …; going on with 3 nodes, 6 workers". Empty for the first round.
 std::string describe_change(const rdzv::RoundStart& start, std::string_view here);
 
+// That a user wants another round: "a restart was asked for: ddpctl restart (root, pid 4711)". `by`
+// may be empty.
+std::string describe_request(const std::string& by);
+
 // That a worker is replaced in place, in one line: "rank 1 (pid 4711) was killed by SIGKILL (signal 9);
 // its standby takes its place; restart 1 of 3".
 std::string describe_replacement(const rdzv::WorkerFailure& failure, int restarts, int max_restarts,
                                  std::string_view here);
 
 // The report at the end of a job that did not succeed: the first cause in full, and its
-// consequences, one line each. Ends with a newline; empty for a job that succeeded.
-std::string failure_report(const rdzv::JobOutcome& outcome, const std::string& program);
+// consequences, one line each. Ends with a newline; empty for a job that succeeded. `python`: the
+// one that ran the worker that failed first; empty: none, or it is not known.
+std::string failure_report(const rdzv::JobOutcome& outcome, const std::string& program,
+                           const std::string& python = {});
 
 // One line: how long the job took, and how much of that its restarts and changes of nodes cost,
-// until every rank had committed the step after them; or until when else that was counted.
+// until every rank had committed the step after them; or until when else that was counted. `goodput`:
+// as in NodeStatus.
 std::string summary(const rdzv::JobOutcome& outcome, const std::string& program,
-                    std::chrono::steady_clock::duration wall, const Downtime& downtime);
+                    std::chrono::steady_clock::duration wall, const Downtime& downtime,
+                    std::optional<double> goodput = {});
 
 }  // namespace ddprun::agent

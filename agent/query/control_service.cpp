@@ -7,6 +7,7 @@
 #include <boost/asio/post.hpp>
 #include <cerrno>
 #include <chrono>
+#include <filesystem>
 #include <map>
 #include <optional>
 #include <utility>
@@ -39,9 +40,17 @@ std::string line_of(const boost::json::object& object) {
   return boost::json::serialize(object) + "\n";
 }
 
-bool is_ours(int socket) {
-  const auto peer = peer_of(socket);
+bool is_ours(const std::optional<ucred>& peer) {
   return peer && (peer->uid == ::geteuid() || peer->uid == 0);
+}
+
+// Of this node's workers; -1: they have reported none.
+std::int64_t latest_step(const NodeStatus& node) {
+  std::int64_t latest = -1;
+  for (const WorkerStatus& worker : node.workers) {
+    if (worker.progress) latest = std::max(latest, worker.progress->step.value_or(-1));
+  }
+  return latest;
 }
 
 }  // namespace
@@ -49,7 +58,7 @@ bool is_ours(int socket) {
 // Keep it to answer later; sending to a client that is gone does nothing.
 class ControlService::Client {
  public:
-  explicit Client(rdzv::StreamPtr stream) : connection(std::move(stream)) {}
+  Client(rdzv::StreamPtr stream, const ucred& by) : peer(by), connection(std::move(stream)) {}
 
   // `line` includes its end. A client that reads too slowly is dropped.
   void send(std::string_view line) { connection->send(line); }
@@ -64,6 +73,7 @@ class ControlService::Client {
     connection->close();
   }
 
+  const ucred peer;
   rdzv::StreamPtr connection;
   std::string received;
   std::shared_ptr<void> subscription;  // to events
@@ -128,7 +138,7 @@ ControlService::ControlService(boost::asio::io_context& io, std::string key, std
   });
   access_.query.answer_with("replace", [this](std::string_view text, const JobQuery::Reply& reply) {
     const auto question = question_from(text);
-    reply(question ? answer_to_replace(question->rank) : "");
+    reply(question ? answer_to_replace(question->rank, question->by) : "");
   });
   access_.query.answer_with(
       "stacks", [this](std::string_view question, const JobQuery::Reply& reply) {
@@ -147,6 +157,7 @@ ControlService::~ControlService() {
 // ---- clients
 
 Result<void> ControlService::open(const Environment& environment) {
+  user_ = value_or_empty(environment, "USER");
   auto own = own_control_folder(environment, ::geteuid());
   if (!own) return fail(std::move(own.error()));
   auto bound = bind_control(own->folder, run_id_, ::getpid(), ::geteuid());
@@ -175,9 +186,10 @@ void ControlService::accept() {
 }
 
 void ControlService::admit(rdzv::UniqueFd socket) {
-  if (!is_ours(socket.get())) return;
+  const auto peer = peer_of(socket.get());
+  if (!is_ours(peer)) return;
   const auto client =
-      std::make_shared<Client>(rdzv::stream_over(io_.get_executor(), std::move(socket)));
+      std::make_shared<Client>(rdzv::stream_over(io_.get_executor(), std::move(socket)), *peer);
   if (clients_.size() >= kClientsMax) {
     client->refuse("too many clients are connected to this job");
     return client->close();
@@ -235,19 +247,32 @@ void ControlService::on_request(const ClientPtr& client, std::string_view line) 
   if (what == "events") return tell_events(client, question->past, question->follow);
   if (what == "logs") return tell_logs(client, line, question->follow);
   if (what == "stacks") return tell_stacks(client, line);
-  if (what == "replace") return replace(client, question->rank, line);
+  if (what == "replace") return replace(client, question->rank);
   if (what == "stop") {
-    const auto stopped = access_.stop();
+    const auto stopped = access_.stop(in_words(what, *client));
     return stopped ? client->send(line_of({{"ok", true}}))
                    : client->refuse(stopped.error().message);
   }
   if (what == "restart") {
-    const auto round = access_.restart();
+    const std::int64_t step = latest_step(access_.query.node_status());
+    const auto round = access_.restart(in_words(what, *client));
     if (!round) return client->refuse(round.error().message);
-    return client->send(line_of({{"ok", true}, {"round", number(*round)}}));
+    return client->send(line_of({{"ok", true}, {"round", number(*round)}, {"step", step}}));
   }
   client->refuse("this job does not know the request '" + what +
                  "'; use the ddpctl of the same version");
+}
+
+// "ddpctl stop (root, pid 4711)". Names of users are not looked up: that may ask a server and wait.
+std::string ControlService::in_words(std::string_view request, const Client& client) const {
+  const auto& [pid, uid, gid] = client.peer;
+  std::string who = uid == 0                               ? "root"
+                    : uid == ::geteuid() && !user_.empty() ? user_
+                                                           : "user " + std::to_string(uid);
+  if (pid != 0) who += ", pid " + std::to_string(pid);  // 0: of another pid namespace
+  const NodeStatus node = access_.query.node_status();
+  if (node.node_count > 1) who += " on " + node.host;
+  return "ddpctl " + std::string(request) + " (" + who + ")";
 }
 
 void ControlService::tell_who(const ClientPtr& client) const {
@@ -259,6 +284,10 @@ void ControlService::tell_who(const ClientPtr& client) const {
   who("host", node.host);
   who("program", access_.query.identity().program);
   who("state", name_of(node.state));
+  std::error_code ec;
+  const auto folder = std::filesystem::current_path(ec);  // a link of a folder that is gone: none
+  who("folder", ec ? "" : folder.string());
+  who("began_unix_us", std::chrono::system_clock::now() - node.wall);
   client->send(line_of(who.object));
 }
 
@@ -351,20 +380,22 @@ void ControlService::tell_stacks(const ClientPtr& client, std::string_view line)
 }
 
 // Empty: the rank is of another node.
-std::string ControlService::answer_to_replace(int rank) const {
-  const auto done = access_.replace(rank);
+std::string ControlService::answer_to_replace(int rank, const std::string& by) const {
+  const auto done = access_.replace(rank, by);
   if (!done) return "";
   if (*done) return boost::json::serialize(boost::json::object{{"ok", true}, {"rank", rank}});
   return boost::json::serialize(
       boost::json::object{{"error", json_text(done->error().message, kJsonTextBytesMax)}});
 }
 
-void ControlService::replace(const ClientPtr& client, int rank, std::string_view line) {
+void ControlService::replace(const ClientPtr& client, int rank) {
   if (refuses_ranks(*client, {rank})) return;
-  if (const std::string own = answer_to_replace(rank); !own.empty())
+  const std::string by = in_words("replace", *client);
+  if (const std::string own = answer_to_replace(rank, by); !own.empty())
     return client->send(own + "\n");
   access_.query.ask(
-      std::nullopt, std::string(line),
+      std::nullopt,
+      boost::json::serialize(boost::json::object{{"ask", "replace"}, {"rank", rank}, {"by", by}}),
       [rank, weak = std::weak_ptr(client)](const JobQuery::Outcome& outcome) {
         const auto asker = weak.lock();
         if (!asker) return;
@@ -431,14 +462,19 @@ void ControlService::LogFollower::ask() {
 void ControlService::LogFollower::take(const std::vector<LogPart>& parts) {
   const auto client = client_.lock();
   if (!client) return;
+  std::vector<LogPart> mute;  // told together, because there may be one for every rank
   for (const LogPart& part : parts) {
     const std::pair whose{part.next.rank, part.next.stream};
     const bool is_mute = part.source == LogPart::Source::kElsewhere || !part.trouble.empty();
     if (places_.size() < kPlacesMax || places_.contains(whose)) places_[whose] = part.next;
     if (is_mute && (told_of_.size() == kPlacesMax || !told_of_.insert(whose).second)) continue;
-    if (part.text.empty() && part.missed == 0 && !is_mute) continue;
-    client->send(to_json({part}) + "\n");
+    if (is_mute) {
+      mute.push_back(part);
+    } else if (!part.text.empty() || part.missed > 0) {
+      client->send(to_json({part}) + "\n");
+    }
   }
+  if (!mute.empty()) client->send(to_json(mute) + "\n");
 }
 
 void ControlService::LogFollower::asked() {

@@ -1,7 +1,8 @@
 // Answers the requests of the control socket, which come from ddpctl (agent/README.md has the
 // protocol): a line of JSON is a request, answers are lines of JSON. A stop or a restart is passed on
-// to the leader. Only the job's own user and root are admitted, as the kernel identifies them. If the
-// socket cannot be made, the node runs its job without it.
+// to the leader, with the user and the process that have asked for it. Only the job's own user and
+// root are admitted, as the kernel identifies them. If the socket cannot be made, the node runs its
+// job without it.
 //
 // Owned by QueryPort, event loop only. No client can delay the job: one that does not read is
 // dropped, and requests and clients are limited.
@@ -35,11 +36,12 @@ class ControlService {
   struct Access {
     JobQuery& query;
     LogReader& logs;
-    TakeStacks stacks;                       // of this node's workers
-    std::function<Result<void>()> stop;      // the whole job
-    std::function<Result<Round>()> restart;  // returns the round that will end
+    TakeStacks stacks;  // of this node's workers
+    // `by`: the request in words, "ddpctl stop (root, pid 4711)".
+    std::function<Result<void>(const std::string& by)> stop;      // the whole job
+    std::function<Result<Round>(const std::string& by)> restart;  // returns the round that will end
     // Kills the worker with this rank, so that it is replaced in place; nothing: it is of another node.
-    std::function<std::optional<Result<void>>(int rank)> replace;
+    std::function<std::optional<Result<void>>(int rank, const std::string& by)> replace;
   };
   ControlService(boost::asio::io_context& io, std::string key, std::string run_id, Access access);
   // Removes the socket from its folder.
@@ -67,13 +69,15 @@ class ControlService {
   void tell_events(const ClientPtr& client, bool past, bool follow);
   void tell_logs(const ClientPtr& client, std::string_view line, bool follows);
   void tell_stacks(const ClientPtr& client, std::string_view line);
-  void replace(const ClientPtr& client, int rank, std::string_view line);
-  std::string answer_to_replace(int rank) const;
+  void replace(const ClientPtr& client, int rank);
+  std::string answer_to_replace(int rank, const std::string& by) const;
+  std::string in_words(std::string_view request, const Client& client) const;
   bool refuses_ranks(Client& client, const std::vector<int>& ranks) const;
 
   boost::asio::io_context& io_;
   const std::string key_;
   const std::string run_id_;
+  std::string user_;  // the name of the user of this job; empty: not known
   const Access access_;
   rdzv::UniqueFd folder_;
   std::string name_;  // of the socket in it

@@ -15,6 +15,7 @@ static void fields(auto& json, Is<Question> auto& question) {
   json.may_lack("past", question.past);
   json.may_lack("follow", question.follow);
   json.may_lack("rank", question.rank);
+  json.may_lack("by", question.by);
 }
 
 static void fields(auto& json, Is<LogPlace> auto& place) {
@@ -73,6 +74,11 @@ std::string_view last_lines(std::string_view text, int lines) {
     end = previous == std::string_view::npos ? 0 : previous;
   }
   return text.substr(begin);
+}
+
+std::size_t overwritten_in(std::string_view line) {
+  while (line.ends_with('\r')) line.remove_suffix(1);
+  return line.rfind('\r') + 1;  // npos + 1 is 0
 }
 
 std::string_view whole_lines(std::string_view text, bool must_be_all) {

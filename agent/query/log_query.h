@@ -20,6 +20,7 @@ struct Question {
   bool past = false;
   bool follow = false;
   int rank = -1;
+  std::string by = {};  // of a request that another node passes on
 };
 Result<Question> question_from(std::string_view json);
 
@@ -60,6 +61,9 @@ Result<std::vector<LogPart>> log_parts_from(std::string_view json);
 
 // The last `lines` lines of `text`, which ends where the log ends now.
 std::string_view last_lines(std::string_view text, int lines);
+// How many bytes at the beginning of a line its last carriage return overwrites: a progress bar is
+// what follows.
+std::size_t overwritten_in(std::string_view line);
 // The whole lines of `text`, after which more may come soon; all of it if `must_be_all`.
 std::string_view whole_lines(std::string_view text, bool must_be_all);
 

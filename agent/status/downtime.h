@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "rendezvous/common/archive.h"
 
@@ -50,6 +51,14 @@ inline constexpr Downtime no_downtime() {
   none.steps_repeated = 0;
   none.until = DowntimeEnd::kStepAfter;
   return none;
+}
+
+// Of a share, without rounding up: 100 % is without any downtime.
+inline int in_permille(double share) { return static_cast<int>(1000 * share); }
+// "99.9 %"
+inline std::string percent_text(double share) {
+  const int permille = in_permille(share);
+  return std::to_string(permille / 10) + "." + std::to_string(permille % 10) + " %";
 }
 
 // In JSON, among the fields of what it belongs to.

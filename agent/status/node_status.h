@@ -26,7 +26,7 @@
 
 namespace ddprun::agent {
 
-inline constexpr int kStatusSchema = 2;
+inline constexpr int kStatusSchema = 3;
 inline constexpr std::size_t kRestartsKept = 50;  // the latest ones; the totals count all
 inline constexpr std::size_t kEventsKept = 50;
 
@@ -165,8 +165,9 @@ struct NodeStatus {
   std::chrono::microseconds until_run{};  // of that, until its first round ran; 0: none has run yet
   // Until every rank of this node had done its first step, as far as they report any.
   std::chrono::microseconds until_first_step{};
-  Downtime downtime = no_downtime();         // of all restarts together
-  double goodput = 0;                        // the share of `wall` that moved the job forward
+  Downtime downtime = no_downtime();  // of all restarts together
+  // The share of the time since the first step that moved the job forward; nothing: no step is known.
+  std::optional<double> goodput;
   std::vector<RestartTotal> restart_totals;  // reasons that occurred, in the order of RestartReason
   std::vector<RestartRecord> recent_restarts;  // oldest first
 

@@ -65,7 +65,9 @@ void JobEnd::report(std::function<void()> done) {
                           " did not answer in time; what was not written there yet may be lost");
   }
   const std::string& program = parts_.job.program.name;
-  std::string text = failure_report(outcome_, program);
+  const bool is_of_here = outcome_.cause && outcome_.cause->host == parts_.host;
+  const agent::Program& run = parts_.job.program;
+  std::string text = failure_report(outcome_, program, run.is_python && is_of_here ? run.path : "");
   if (!text.empty()) {
     text += remarks_();
     const std::size_t first_line = text.find('\n');
@@ -77,8 +79,8 @@ void JobEnd::report(std::function<void()> done) {
   if (wants_summary_ || number(outcome_.last_round) > 0) {
     const DowntimeClock& times = others_.observers.events.times();
     const auto now = std::chrono::steady_clock::now();
-    parts_.console.say(Stream::kStderr,
-                       summary(outcome_, program, times.wall(now), times.all(now)));
+    parts_.console.say(Stream::kStderr, summary(outcome_, program, times.wall(now), times.all(now),
+                                                times.goodput(now)));
   }
   if (text.empty()) return done();
   copies_.run<bool>(

@@ -43,10 +43,10 @@ void QueryPort::open_metrics(std::uint16_t port) {
                            server.error().to_string() + "; the job runs without metrics");
   }
   metrics_ = *std::move(server);
-  // A warning only if the kernel chose the port: a port that was given is known.
-  parts_.log.write(
-      port == 0 ? Log::Level::kWarning : Log::Level::kInfo,
-      "metrics and a live page: http://127.0.0.1:" + std::to_string(metrics_->port()) + "/");
+  const std::string own = "127.0.0.1:" + std::to_string(metrics_->port());
+  parts_.log.warn("metrics and a live page: http://" + own +
+                  "/ (from your own machine first: ssh -L " + std::to_string(metrics_->port()) +
+                  ":" + own + " " + parts_.host + ")");
 }
 
 void QueryPort::over(std::string_view headline) {

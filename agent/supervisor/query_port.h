@@ -22,9 +22,10 @@ class QueryPort {
     std::function<int()> first_rank;    // of this node, in the current round
     ControlService::TakeStacks stacks;  // of this node's workers
     std::function<EndHungAnswer(const EndHung&)> end_hung;
-    std::function<Result<void>()> stop;      // the whole job
-    std::function<Result<Round>()> restart;  // returns the round that will end
-    std::function<std::optional<Result<void>>(int rank)> replace;  // as ControlService's
+    // As ControlService's.
+    std::function<Result<void>(const std::string& by)> stop;
+    std::function<Result<Round>(const std::string& by)> restart;
+    std::function<std::optional<Result<void>>(int rank, const std::string& by)> replace;
   };
   QueryPort(const AgentParts& parts, Access access);
 

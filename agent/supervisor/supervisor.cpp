@@ -412,13 +412,16 @@ EndHungAnswer Supervisor::end_hung(const EndHung& question) {
 
 void Supervisor::perform(const Finish& action) {
   outcome_ = action.outcome;
-  observers_.events.finished(action.outcome, job_.exit_code(action.outcome.exit_code));
+  if (outcome_->kind == rdzv::JobOutcome::Kind::kStopped && outcome_->sentence.empty()) {
+    outcome_->sentence = stop_asked_by_;
+  }
+  observers_.events.finished(*outcome_, job_.exit_code(outcome_->exit_code));
   workers_.job_is_over();
   if (action.outcome.kind == rdzv::JobOutcome::Kind::kSucceeded) {
     workers_.drop_memory();
     memory_.job_succeeded();
   }
-  end_.begin(action.outcome);
+  end_.begin(*outcome_);
 }
 
 // The keeper ends beside the last steps. The workers' error files, which the report of a failure needs, are
@@ -445,9 +448,9 @@ QueryPort::Access Supervisor::query_access() {
                 workers_.show_stacks(question, std::move(done));
               },
           .end_hung = [this](const EndHung& question) { return end_hung(question); },
-          .stop = [this] { return stop_job(); },
-          .restart = [this] { return restart_round(); },
-          .replace = [this](int rank) { return replace_worker(rank); }};
+          .stop = [this](const std::string& by) { return stop_job(by); },
+          .restart = [this](const std::string& by) { return restart_round(by); },
+          .replace = [this](int rank, const std::string& by) { return replace_worker(rank, by); }};
 }
 
 NodeSnapshot Supervisor::snapshot() const {
@@ -489,40 +492,43 @@ NodeStatus Supervisor::node_status(std::size_t events_max) {
 }
 
 // The leader stops the job on all nodes. If it cannot be reached, this node alone stops.
-Result<void> Supervisor::stop_job() {
+Result<void> Supervisor::stop_job(const std::string& by) {
   if (core_.is_over()) return fail(ErrorCode::kUnavailable, "the job has ended already");
-  observers_.events.write(Requested{"stop"});
-  log_.warn("a stop of the job was asked for");
+  observers_.events.write(Requested{"stop", by});
+  log_.warn("a stop of the job was asked for: " + printable(by));
   const bool has_left = core_.has_left();
-  if (leader_.has_been_heard() && !has_left) leader_.tell(rdzv::StopAsked{SIGTERM});
+  if (leader_.has_been_heard() && !has_left) leader_.tell(rdzv::StopAsked{SIGTERM, by});
   // Preempted workers leave without a deadline, even after a RoundStop, so they are stopped here.
-  if (!leader_.has_been_heard() || core_.leaves_in_its_own_time()) post(StopSignal{SIGTERM});
+  if (!leader_.has_been_heard() || core_.leaves_in_its_own_time()) {
+    stop_asked_by_ = by;
+    post(StopSignal{SIGTERM});
+  }
   if (!has_left) return {};
   return fail(ErrorCode::kUnavailable,
               "this node is leaving the job, which may go on without it: its own workers are told "
               "to stop; to stop the job, ask another of its nodes");
 }
 
-Result<Round> Supervisor::restart_round() {
+Result<Round> Supervisor::restart_round(const std::string& by) {
   if (!core_.is_running()) {
     return fail(ErrorCode::kUnavailable,
                 "no round runs on this node now, so there is none to restart: it is " +
                     std::string(name_of(snapshot().state)));
   }
-  observers_.events.write(Requested{"restart"});
-  leader_.tell(rdzv::RestartAsked{core_.round()});
+  observers_.events.write(Requested{"restart", by});
+  leader_.tell(rdzv::RestartAsked{core_.round(), by});
   return core_.round();
 }
 
-std::optional<Result<void>> Supervisor::replace_worker(int rank) {
+std::optional<Result<void>> Supervisor::replace_worker(int rank, const std::string& by) {
   const int first = workers_.round().rank_offset;
   if (rank < first || rank >= first + job_.local_world_size) return std::nullopt;
   if (!core_.is_running()) {
     return fail(ErrorCode::kUnavailable,
                 "no round runs on this node now: it is " + std::string(name_of(snapshot().state)));
   }
-  auto killed = workers_.kill_to_replace(rank);
-  if (killed) observers_.events.write(Requested{"replace"});
+  auto killed = workers_.kill_to_replace(rank, by);
+  if (killed) observers_.events.write(Requested{"replace", by});
   return killed;
 }
 

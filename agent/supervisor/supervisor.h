@@ -105,9 +105,9 @@ class Supervisor {
   void note_last_calls();
   NodeSnapshot snapshot() const;
   NodeStatus node_status(std::size_t events_max);
-  Result<void> stop_job();
-  Result<Round> restart_round();
-  std::optional<Result<void>> replace_worker(int rank);
+  Result<void> stop_job(const std::string& by);
+  Result<Round> restart_round(const std::string& by);
+  std::optional<Result<void>> replace_worker(int rank, const std::string& by);
 
   // ---- signals
   Result<void> handle_signals();
@@ -153,6 +153,7 @@ class Supervisor {
   std::string
       escalation_;  // a line of the report: why the workers got SIGKILL in their grace period
   bool was_told_to_wait_ = false;
+  std::string stop_asked_by_;  // by ddpctl, where the leader was not told
   bool is_preempted_ = false;
   std::optional<rdzv::JobOutcome> outcome_;
 };

@@ -572,6 +572,7 @@ rdzv::WorkerFailure WorkerGroup::failure_of(int local_rank, ExitStatus status, p
     failure.hang = its.hang;
     failure.message = its.hang_stack;
   }
+  if (status.signal == SIGKILL) failure.asked_by = its.asked_by;
   return failure;
 }
 
@@ -750,7 +751,14 @@ void WorkerGroup::on_committed(int local_rank, std::uint32_t generation) {
   if (!is_replacing()) let_dying_end(kLastThreadLimit);
 }
 
-Result<void> WorkerGroup::kill_to_replace(int rank) {
+std::string WorkerGroup::why_no_standby() const {
+  if (job_.restarts.max_restarts == 0) return "--max-restarts is 0, so there can be no restart";
+  if (!job_.standbys.why_none.empty()) return job_.standbys.why_none;
+  if (job_.standbys.wanted == 0) return "--standby is off";
+  return "--standby=auto prepares no standby where there is a GPU; --standby=N does";
+}
+
+Result<void> WorkerGroup::kill_to_replace(int rank, const std::string& by) {
   const int local_rank = rank - round_.rank_offset;
   const auto refuse = [](const std::string& why) { return fail(ErrorCode::kUnavailable, why); };
   if (local_rank < 0 || local_rank >= count() || !worker(local_rank).process) {
@@ -759,12 +767,13 @@ Result<void> WorkerGroup::kill_to_replace(int rank) {
   if (!prepared_.waits(local_rank)) {
     const auto status = prepared_.status();
     return refuse("rank " + std::to_string(rank) + " cannot be replaced in place: " +
-                  (!status                     ? "--standby is off, or there can be no restart"
+                  (!status                     ? why_no_standby()
                    : !status->why_none.empty() ? status->why_none
                    : !have_told_recovery_
                        ? "not all workers of its node have said that they can recover"
                        : "its standby is not ready yet"));
   }
+  worker(local_rank).asked_by = by;
   worker(local_rank).process->signal_group(SIGKILL);
   return {};
 }

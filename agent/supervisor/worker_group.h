@@ -84,7 +84,8 @@ class WorkerGroup {
   // if there is none any more, WorkerEnded follows. All other workers make their groups anew.
   void replace(const Replace& what);
   // Kills the worker with this rank of this node, as if it had died. An error: it cannot be replaced.
-  Result<void> kill_to_replace(int rank);
+  // `by`: as in WorkerFailure::asked_by.
+  Result<void> kill_to_replace(int rank, const std::string& by);
   // It will be killed because it hangs: this verdict, and its stack. False: it has ended.
   bool is_to_end(int local_rank, const std::string& hang, const std::string& stack);
   // What the workers do that were stopped by the signal, by local rank.
@@ -144,6 +145,7 @@ class WorkerGroup {
     rdzv::HeldFor held_for = {};
     std::string hang = {};  // the verdict upon which it is killed; empty: there is none
     std::string hang_stack = {};
+    std::string asked_by = {};  // the request upon which it is killed; empty: there is none
   };
   // A worker whose death is known and which the kernel has not ended yet.
   struct Dying {
@@ -186,6 +188,7 @@ class WorkerGroup {
   // ---- replacement in place
   bool takes_part(const Worker& worker) const;
   bool can_replace(int local_rank) const;
+  std::string why_no_standby() const;  // as long as the job lasts
   bool is_replacing() const;
   void let_dying_end(std::chrono::milliseconds after) const;
   bool take_place(int local_rank, const Replace& what);

@@ -45,14 +45,6 @@ std::string table(const std::vector<Row>& rows, std::string_view right) {
   return text;
 }
 
-std::string percent(microseconds part, microseconds whole) {
-  if (whole <= 0us) return "0 %";
-  char text[32];
-  std::snprintf(text, sizeof text, "%.1f %%",
-                100.0 * static_cast<double>(part.count()) / static_cast<double>(whole.count()));
-  return text;
-}
-
 // For people: "worker failed"; in JSON it is "worker_failed".
 std::string words_of(agent::RestartReason reason) { return replaced(name_of(reason), '_', " "); }
 
@@ -120,16 +112,17 @@ std::string head(const JobStatus& status) {
     text += ", " + counted(node->world_size, "worker") + " on " + counted(node->node_count, "node");
   }
   text += "\n";
-  const microseconds wall = node->wall;
   text += "restarts " + std::to_string(node->restarts) + " of " +
-          std::to_string(node->max_restarts) + "; of " + time_in_words(wall) + " " +
-          time_in_words(node->downtime.total()) + " down after restarts (" +
-          percent(node->downtime.total(), wall) + ")";
+          std::to_string(node->max_restarts) + "; start " + time_in_words(node->until_first_step) +
+          ", then " + time_in_words(node->downtime.total()) + " down after restarts";
   for (std::size_t i = 0; i < node->restart_totals.size(); ++i) {
     const agent::RestartTotal& total = node->restart_totals[i];
     text += (i == 0 ? ": " : ", ") + std::to_string(total.count) + " " + words_of(total.reason) +
             " " + time_in_words(total.downtime);
   }
+  text += "; goodput " + (node->goodput ? agent::percent_text(*node->goodput) + " of " +
+                                              time_in_words(node->wall - node->until_first_step)
+                                        : "not known: no step was reported yet");
   return text + "\n" + standbys(status) + replacement(status);
 }
 

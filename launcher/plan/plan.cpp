@@ -126,8 +126,10 @@ class Planner {
     plan_.job.restarts = take_(read_restart_rules(plan_.settings));
     plan_.job.role = option(OptionId::kRole).text();
     if (plan_.job.local_world_size > 1 && find(environment_, "OMP_NUM_THREADS") == nullptr) {
-      plan_.notes.push_back(
-          "OMP_NUM_THREADS=1 for each worker, because it is not set and there are several");
+      warn("OMP_NUM_THREADS is not set, so each of the " +
+           std::to_string(plan_.job.local_world_size) +
+           " workers gets OMP_NUM_THREADS=1, as under torchrun; set it to the number of CPU "
+           "threads that one worker may use");
     }
   }
 

@@ -1,7 +1,9 @@
 #include "rendezvous/round/round_core.h"
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
+#include <ranges>
 #include <utility>
 
 #include "rendezvous/common/exit_codes.h"
@@ -16,6 +18,8 @@ namespace {
 constexpr auto kOwnPause = std::chrono::milliseconds(100);
 // For a job on several nodes, because each of them gets the whole outcome.
 constexpr std::size_t kConsequencesMax = 32;
+constexpr std::size_t kDoneMax = 4096;  // likewise
+constexpr std::size_t kRequestsMax = 8;
 
 // The round number in a message, if it has one.
 template <typename Message>
@@ -214,6 +218,7 @@ void RoundCore::on(NodeId from, const StoreNotOpened& refused) {
 }
 
 void RoundCore::on(NodeId from, const WorkerFailed& failed) {
+  note_request(failed.failure.asked_by);
   if (auto* stopping = std::get_if<StoppingRound>(&state_)) {
     stopping->add_consequences({failed.failure}, consequences_max());
   } else if (auto* running = std::get_if<Running>(&state_)) {
@@ -250,6 +255,7 @@ void RoundCore::on(NodeId from, const WorkersRecover&) {
 void RoundCore::on(NodeId from, const WorkerReplaceable& failed) {
   auto* running = std::get_if<Running>(&state_);
   if (running == nullptr) return on(from, WorkerFailed{failed.round, failed.failure});
+  note_request(failed.failure.asked_by);
   Replacements& replacements = running->replacements;
   const bool is_poison = replacements.is_poison(failed);
   if (!is_poison && may_replace(*running, failed)) return replace(*running, from, failed);
@@ -331,6 +337,8 @@ void RoundCore::on(NodeId from, const RoundStopped& stopped) {
   auto* stopping = std::get_if<StoppingRound>(&state_);
   if (stopping == nullptr || !stopping->awaited.erase(from)) return;
   stopping->add_consequences(stopped.failures, consequences_max());
+  const std::size_t room = kDoneMax - std::min(kDoneMax, stopping->done.size());
+  std::ranges::copy(stopped.done | std::views::take(room), std::back_inserter(stopping->done));
 }
 
 // ---- nodes that go
@@ -346,12 +354,14 @@ void RoundCore::on(NodeId from, const NodeLeaving& leaving) {
 }
 
 // No round will follow the one that runs or is being stopped.
-void RoundCore::make_last(const NodeLeaving& why, std::optional<NodeId> leaver) {
+void RoundCore::make_last(const NodeLeaving& why, std::optional<NodeId> leaver,
+                          const std::string& asked_by) {
   auto* stopping = std::get_if<StoppingRound>(&state_);
   StoppingRound fresh;
   if (stopping == nullptr) stopping = &fresh;
   if (stopping->last) return;
   stopping->last = why;
+  stopping->asked_by = asked_by;
   if (leaver) stopping->gone.insert(*leaver);
   if (stopping != &fresh) return;
   if (is_running()) {
@@ -429,16 +439,25 @@ bool RoundCore::was_paused(CoreTime until) const { return now_ - until > kOwnPau
 
 // ---- what a person asks for
 
+// Keeps the latest ones.
+void RoundCore::note_request(const std::string& by) {
+  if (by.empty()) return;
+  if (requests_.size() == kRequestsMax) requests_.erase(requests_.begin());
+  requests_.push_back(by);
+}
+
 // If no round runs, another one is coming anyway, or the job has ended.
-void RoundCore::on(NodeId, const RestartAsked&) {
+void RoundCore::on(NodeId, const RestartAsked& asked) {
   if (!is_running()) return;
+  note_request(asked.by);
   next_.after_request = true;
+  next_.asked_by = asked.by;
   asked_for_ += 1;
   stop_round({});
 }
 
 void RoundCore::on(NodeId, const StopAsked& asked) {
-  if (!has_ended()) make_last({asked.signal, /*is_preemption=*/false}, std::nullopt);
+  if (!has_ended()) make_last({asked.signal, /*is_preemption=*/false}, std::nullopt, asked.by);
 }
 
 // ---- from state to state
@@ -586,6 +605,7 @@ void RoundCore::settle(StoppingRound stopping) {
     return end(std::move(outcome));
   }
   if (stopping.last) {
+    outcome.sentence = std::move(stopping.asked_by);
     return end(stopped_by(*stopping.last, std::move(outcome)));
   }
   const auto pause = policy_.round_ended({is_own_fault, stopping.has_lost_node, stopping.uptime,
@@ -609,6 +629,7 @@ void RoundCore::end(JobOutcome outcome) {
   outcome.restarts = restarts();
   outcome.restarts_asked_for = asked_for_;
   outcome.in_place = in_place_;
+  outcome.requests = requests_;
   outcome.last_round = round_;
   Ended ended{std::move(outcome), {}, now_ + config_.answer_timeout};
   for (const NodeId id : members_.all()) {

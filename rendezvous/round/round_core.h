@@ -224,7 +224,9 @@ class RoundCore {
   void give_up_on(NodeId node);
   std::size_t consequences_max() const;
   bool was_paused(CoreTime until) const;
-  void make_last(const NodeLeaving& why, std::optional<NodeId> leaver);
+  void make_last(const NodeLeaving& why, std::optional<NodeId> leaver,
+                 const std::string& asked_by = {});
+  void note_request(const std::string& by);
 
   void go_on();
   void go_on(Gathering& gathering);
@@ -262,8 +264,9 @@ class RoundCore {
   int nodes_expected_ = 0;  // that should come back from another leader's round
   CoreTime now_{};          // of the current step
   int asked_for_ = 0;       // restarts that users have requested
-  int in_place_ = 0;        // restarts without another round
-  RoundStart next_;         // what has changed since the last round, for the next RoundStart
+  std::vector<std::string> requests_;  // what users have asked for, the latest
+  int in_place_ = 0;                   // restarts without another round
+  RoundStart next_;  // what has changed since the last round, for the next RoundStart
 };
 
 }  // namespace ddprun::rdzv

@@ -7,6 +7,7 @@
 // and costs nothing.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <map>
@@ -65,6 +66,8 @@ struct StoppingRound {
   bool is_paid = false;  // a replacement of that worker was begun, which has charged the budget
   std::string why_last;  // not empty: the cause ends the job, whatever the budget allows
   std::optional<NodeLeaving> last;  // the leader's own node leaves, or a stop: the job ends
+  std::string asked_by;             // and the user's request for it; empty: a signal
+  std::vector<int> done;            // ranks that had ended with 0 before
 
   // Those beyond `most` are only counted.
   void add_consequences(const std::vector<WorkerFailure>& failures, std::size_t most) {
@@ -95,6 +98,8 @@ struct StoppingRound {
     outcome.cause = std::exchange(cause, std::nullopt);
     outcome.consequences = std::exchange(consequences, {});
     outcome.consequences_left_out = consequences_left_out;
+    std::ranges::sort(done);
+    outcome.done = std::exchange(done, {});
     return outcome;
   }
 };

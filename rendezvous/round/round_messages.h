@@ -37,6 +37,8 @@ struct WorkerFailure {
   bool is_worth_a_retry = true;    // false: it would fail again in the same way (no such program)
   // It was killed because it hung: the verdict, a sentence; then `message` is its stack. Empty: it was not.
   std::string hang = {};
+  // It was killed because a user asked for it: "ddpctl replace (root, pid 4711)". Empty: it was not.
+  std::string asked_by = {};
 
   bool operator==(const WorkerFailure&) const = default;
 };
@@ -72,10 +74,15 @@ struct JobOutcome {
   std::optional<NodeGone> lost_node;        // the first that was lost since the last round began
   int stop_signal = 0;                      // kStopped
   // kCannotRun: what, where, what to try. kFailed: why there is no other try, if the budget does not say it.
+  // kStopped: "ddpctl stop (root, pid 4711)" if a user has asked for it; empty: a signal came.
   std::string sentence;
   int restarts = 0;            // charged to the budget
   int restarts_asked_for = 0;  // by a user; as far as the last leader knows
   int in_place = 0;            // of `restarts`, without another round; likewise
+  // The latest of these requests, and of those to replace a worker: "ddpctl restart (root, pid 4711)".
+  std::vector<std::string> requests;
+  // Ranks of the last round that had ended with 0 before it was stopped.
+  std::vector<int> done;
   Round last_round{};
 
   bool operator==(const JobOutcome&) const = default;
@@ -141,6 +148,7 @@ struct WorkersDone : OfRound {};
 struct RoundStopped {  // the answer to RoundStop: no worker of this node is left
   Round round{};
   std::vector<WorkerFailure> failures;  // of workers that ended while stopping
+  std::vector<int> done = {};           // ranks that had ended with 0 before
   bool operator==(const RoundStopped&) const = default;
 };
 struct NodeLeaving {  // sent before the workers are signalled, so that their end is no failure
@@ -152,9 +160,14 @@ struct NodeLeaving {  // sent before the workers are signalled, so that their en
 struct NodeStuck : WithSentence {};
 // A user wants another round with the same nodes. The round is the one to end: two simultaneous
 // requests cause one restart.
-struct RestartAsked : OfRound {};
-struct StopAsked {  // a user wants the whole job to end
-  int signal = 15;  // reported as the reason; 1 to 64
+struct RestartAsked {
+  Round round{};
+  std::string by = {};  // "ddpctl restart (root, pid 4711)"
+  bool operator==(const RestartAsked&) const = default;
+};
+struct StopAsked {      // a user wants the whole job to end
+  int signal = 15;      // reported as the reason; 1 to 64
+  std::string by = {};  // "ddpctl stop (root, pid 4711)"; empty: the leader got that signal
   bool operator==(const StopAsked&) const = default;
 };
 struct Goodbye {  // the answer to JobEnd: the leader need not stay for this node
@@ -221,6 +234,7 @@ struct RoundStart {
   std::optional<NodeGone> after_loss;          // the first node lost or left since the last round
   bool after_arrival = false;                  // the last round ended to let a node in
   bool after_request = false;                  // the last round ended because a user asked for it
+  std::string asked_by;                        // and which one; as in RestartAsked
   int nodes_gone = 0;                          // since the last round
   int nodes_joined = 0;                        // since the last round; 0 for the first
   int restarts = 0;                            // charged to the budget so far

@@ -32,14 +32,13 @@ constexpr int kMaxInt = std::numeric_limits<int>::max();
 template <typename T, typename... Messages>
 concept IsOneOf = (Is<T, Messages> || ...);
 static void fields(auto& /*archive*/, IsOneOf<Goodbye, DeclaredLost> auto& /*message*/) {}
-static void fields(auto& archive, IsOneOf<SomeWorkersDone, WorkersDone, OpenStore, RestartAsked,
-                                          WorkersRecover, JobEnd, Gone, Heartbeat> auto& message) {
+static void fields(auto& archive, IsOneOf<SomeWorkersDone, WorkersDone, OpenStore, WorkersRecover,
+                                          JobEnd, Gone, Heartbeat> auto& message) {
   auto& [only] = message;
   archive(only);
 }
-static void fields(
-    auto& archive,
-    IsOneOf<StoreOpened, WorkerFailed, RoundStopped, Regrouped, CannotRegroup> auto& message) {
+static void fields(auto& archive,
+                   IsOneOf<StoreOpened, WorkerFailed, Regrouped, CannotRegroup> auto& message) {
   auto& [round, what] = message;
   archive(round, what);
 }
@@ -73,6 +72,7 @@ static void fields(auto& archive, Is<WorkerFailure> auto& failure) {
   archive(failure.progress, failure.killed_for_memory, failure.was_told_to_stop,
           failure.is_worth_a_retry);
   archive.text(failure.hang);
+  archive.text(failure.asked_by);
 }
 
 static void fields(auto& archive, Is<NodeGone> auto& gone) {
@@ -92,6 +92,8 @@ static void fields(auto& archive, Is<JobOutcome> auto& outcome) {
   archive.within(0, kMaxInt, outcome.restarts);
   archive.within(0, kMaxCount, outcome.restarts_asked_for, outcome.in_place);
   archive(outcome.last_round);
+  archive.lines(outcome.requests);
+  archive(outcome.done);
 }
 
 // Agent to leader.
@@ -123,8 +125,18 @@ static void fields(auto& archive, Is<NodeLeaving> auto& message) {
   archive(message.is_preemption);
 }
 
+static void fields(auto& archive, Is<RoundStopped> auto& message) {
+  archive(message.round, message.failures, message.done);
+}
+
+static void fields(auto& archive, Is<RestartAsked> auto& message) {
+  archive(message.round);
+  archive.text(message.by);
+}
+
 static void fields(auto& archive, Is<StopAsked> auto& message) {
   archive.within(1, kMaxSignal, message.signal);
+  archive.text(message.by);
 }
 
 static void fields(auto& archive, Is<WorkerReplaceable> auto& message) {
@@ -176,6 +188,7 @@ static void fields(auto& archive, Is<RoundStart> auto& start) {
   archive.host(start.master_addr);
   archive(start.master_port, start.after_failure, start.after_loss, start.after_arrival,
           start.after_request);
+  archive.text(start.asked_by);
   archive.within(0, kMaxCount, start.nodes_gone, start.nodes_joined);
   archive.within(0, kMaxInt, start.restarts, start.max_restarts);
 }
@@ -242,6 +255,7 @@ int shorten(std::vector<WorkerFailure>& failures, std::size_t excess) {
     const std::size_t before = size_of(*failure);
     failure->message.clear();
     failure->hang.clear();
+    failure->asked_by.clear();
     failure->error_file.clear();
     failure->stderr_tail.clear();
     saved += before - size_of(*failure);

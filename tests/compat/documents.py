@@ -126,7 +126,8 @@ class Documents(unittest.TestCase):
             (self.folder / name).chmod(0o755)
         (self.folder / "build").mkdir()
         (self.folder / "build/bin").symlink_to(BIN)
-        self.environment = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", "PYTHON_EXEC": "/usr/bin/python3"}
+        self.environment = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", "PYTHON_EXEC": "/usr/bin/python3",
+                            "OMP_NUM_THREADS": "1"}
 
     def run_in_folder(self, command):
         return subprocess.run(command, cwd=self.folder, env=self.environment, stdout=subprocess.PIPE,

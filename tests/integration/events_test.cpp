@@ -78,7 +78,9 @@ TEST(Events, TellTheLifeOfAJobWithARestart) {
   EXPECT_EQ(end.at("until"), "workers_run");
   EXPECT_GT(end.at("downtime_us").as_int64(), 0);
   EXPECT_GT(end.at("wall_us").as_int64(), end.at("downtime_us").as_int64());
-  EXPECT_THAT(job.err(), HasSubstr(" of it, until the workers ran: they report no steps\n"));
+  EXPECT_THAT(job.err(),
+              HasSubstr(" of it, counted until the workers had been started again, because "
+                        "the program reports no training steps\n"));
 }
 
 // The worker does 43 steps and fails; after the restart it continues with step 42, when it is told to.

@@ -38,6 +38,20 @@ TEST(Failure, IsTheTerminationMessageOfTheContainer) {
   EXPECT_THAT(read_file(folder / "message"), HasSubstr("| no data"));
 }
 
+// As when rank 0 leaves a loop earlier than the others, which then fail in a collective.
+TEST(Failure, NamesTheRanksThatHadLeftBefore) {
+  const TemporaryTree folder;
+  Job job(ddprun({"--nproc-per-node=2"},
+                 worker({"stamp", folder.path(), "on-rank", "0", "exit", "0", "until",
+                         folder / "go", "complain", "Connection closed by peer", "exit", "1"})));
+  ASSERT_TRUE(job.reaches([&] { return stamps(folder.path(), 0).size() == 2; })) << job.err();
+  ASSERT_TRUE(job.reaches([&] { return job.workers().size() == 1; })) << job.err();
+  write_file(folder / "go", "");
+  EXPECT_EQ(job.wait(), exited(1));
+  EXPECT_THAT(job.err(), HasSubstr("  before it   rank 0 had ended with exit code 0; a collective "
+                                   "call that waits for it fails\n"));
+}
+
 // By its name, its message and its last words.
 TEST(Failure, MovesNoCursorAndForgesNoLine) {
   const TemporaryTree folder;

@@ -16,6 +16,7 @@ namespace {
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 TEST(Launch, EveryWorkerFindsItsPlaceInTheEnvironment) {
   const TemporaryTree folder;
@@ -60,6 +61,12 @@ TEST(Launch, LeavesThreadCountAloneForOneWorkerOrWhenTheUserSetIt) {
   Job job(ddprun({"--nproc-per-node=2"}, program), {.environment = {{"OMP_NUM_THREADS", "5"}}});
   EXPECT_EQ(job.wait(), exited(0));
   EXPECT_EQ(environment_in(folder / "found")["OMP_NUM_THREADS"], "5");
+  EXPECT_THAT(job.err(), Not(HasSubstr("OMP_NUM_THREADS")));
+
+  Job told(ddprun({"--nproc-per-node=2"}, program), {.removed_variables = {"OMP_NUM_THREADS"}});
+  EXPECT_EQ(told.wait(), exited(0));
+  EXPECT_THAT(told.err(), HasSubstr("OMP_NUM_THREADS is not set, so each of the 2 workers gets "
+                                    "OMP_NUM_THREADS=1, as under torchrun"));
 }
 
 TEST(Launch, ArgumentsReachTheProgramExactlyAsGiven) {

@@ -342,6 +342,7 @@ TEST_F(Replace, ByHand) {
   const Told told = ask({"replace", "--rank=1"});
   EXPECT_EQ(told.code, 0) << told.err;
   EXPECT_THAT(told.out, HasSubstr("rank 1 was replaced"));
+  EXPECT_TRUE(says("was ended by ddpctl replace (")) << job.err();
   EXPECT_TRUE(is_another(1, before[1]));
   EXPECT_EQ(worker(0), before[0]);
   EXPECT_THAT(events(), HasSubstr("\"event\":\"requested\""));

@@ -284,6 +284,11 @@ Job::Job(const Command& command, JobSetup setup) {
   }
   for (const auto& [name, value] : setup.environment) environment.push_back(name + "=" + value);
   environment.push_back(marker_);
+  // Without it every job of several workers says that it is not set. One that is not wanted is removed.
+  const bool has_threads = std::getenv("OMP_NUM_THREADS") != nullptr ||
+                           setup.environment.contains("OMP_NUM_THREADS") ||
+                           std::ranges::count(setup.removed_variables, "OMP_NUM_THREADS") > 0;
+  if (!has_threads) environment.emplace_back("OMP_NUM_THREADS=1");
   std::vector<std::string> arguments = command;
 
   write_file(folder_ / "in", setup.stdin_text);

@@ -20,7 +20,7 @@ const std::string kTimeAndPlace =
     R"("time":"2025-10-09T08:53:20.000042Z","monotonic_us":5000007,"job":"job-1","host":"node0")";
 
 std::string expected(const std::string& name, const std::string& fields) {
-  return R"({"schema":2,"event":")" + name + "\"," + kTimeAndPlace + "," + fields + "}\n";
+  return R"({"schema":3,"event":")" + name + "\"," + kTimeAndPlace + "," + fields + "}\n";
 }
 
 rdzv::WorkerFailure failure() {
@@ -38,7 +38,7 @@ rdzv::WorkerFailure failure() {
 const std::string kFailure =
     R"({"rank":5,"local_rank":1,"pid":4711,"node_rank":1,"host":"node1","exit_code":null,)"
     R"("signal":11,"signal_name":"SIGSEGV","core_dumped":true,"killed_for_memory":false,)"
-    R"("message":"no luck","hang":null})";
+    R"("message":"no luck","hang":null,"asked_by":null})";
 
 TEST(EventLines, TellOfAJobAndItsRounds) {
   EXPECT_EQ(
@@ -56,10 +56,11 @@ TEST(EventLines, TellOfAJobAndItsRounds) {
             expected("round_stopping", R"("round":1,"reason":"worker_failed")"));
   EXPECT_EQ(
       event_line(kHead, Restarted{Round{2}, 1, 3, failure(), 8us}),
-      expected("restarted", R"("round":2,"restart":1,"max_restarts":3,"failure":)" + kFailure +
-                                R"(,"until_run_us":8,"lost_node":null,"nodes_gone":0,)"
-                                R"("nodes_joined":0,"was_asked_for":false,"how":"restarted",)"
-                                R"("generation":null,"newcomer":null)"));
+      expected("restarted",
+               R"("round":2,"restart":1,"max_restarts":3,"failure":)" + kFailure +
+                   R"(,"until_run_us":8,"lost_node":null,"nodes_gone":0,)"
+                   R"("nodes_joined":0,"was_asked_for":false,"asked_by":null,"how":"restarted",)"
+                   R"("generation":null,"newcomer":null)"));
 }
 
 TEST(EventLines, TellThatAWorkerWasReplacedInPlace) {
@@ -76,7 +77,9 @@ TEST(EventLines, TellThatAWorkerWasReplacedInPlace) {
 }
 
 TEST(EventLines, TellOfWhatAPersonAskedFor) {
-  EXPECT_EQ(event_line(kHead, Requested{"restart"}), expected("requested", R"("what":"restart")"));
+  EXPECT_EQ(event_line(kHead, Requested{"restart", "ddpctl restart (root, pid 4711)"}),
+            expected("requested",
+                     R"("what":"restart","by":"ddpctl restart (root, pid 4711)")"));
   Restarted restarted;
   restarted.was_asked_for = true;
   EXPECT_THAT(event_line(kHead, restarted), ::testing::HasSubstr(R"("was_asked_for":true)"));
@@ -90,7 +93,7 @@ TEST(EventLines, TellWhichNodeWentAndHow) {
       expected("restarted",
                R"("round":2,"restart":0,"max_restarts":3,"failure":null,"until_run_us":8,)"
                R"("lost_node":{"node_rank":3,"host":"b12","how":"silent"},"nodes_gone":2,)"
-               R"("nodes_joined":1,"was_asked_for":false,"how":"restarted",)"
+               R"("nodes_joined":1,"was_asked_for":false,"asked_by":null,"how":"restarted",)"
                R"("generation":null,"newcomer":null)"));
   for (const auto& [how, name] : {std::pair{How::kDisconnected, "disconnected"},
                                   {How::kReplaced, "replaced"},
@@ -176,17 +179,19 @@ TEST(EventLines, TellHowAJobEnded) {
           R"("outcome":"succeeded","exit_code":0,"signal":null,)"
           R"("cause":null,"why":"","wall_us":9000000,"restarts":2,)"
           R"("downtime_us":0,"stopped_us":0,"started_us":0,"joined_us":0,"repeated_us":0,)"
-          R"("steps_repeated":0,"until":"step_after","goodput":0E0,"reason":"all_succeeded","lost_node":null)"));
+          R"("steps_repeated":0,"until":"step_after","goodput":null,"reason":"all_succeeded","lost_node":null,"requests":[])"));
   outcome.kind = Kind::kFailed;
   outcome.cause = failure();
+  outcome.requests = {"ddpctl restart (root, pid 17)"};
   EXPECT_EQ(
       event_line(kHead, JobFinished{outcome, 139, 9s}),
       expected(
           "finished",
           R"("outcome":"failed","exit_code":139,"signal":null,"cause":)" + kFailure +
               R"(,"why":"","wall_us":9000000,"restarts":2,"downtime_us":0,"stopped_us":0,"started_us":0,"joined_us":0,"repeated_us":0,)"
-              R"("steps_repeated":0,"until":"step_after","goodput":0E0,)"
-              R"("reason":"worker_failed","lost_node":null)"));
+              R"("steps_repeated":0,"until":"step_after","goodput":null,)"
+              R"("reason":"worker_failed","lost_node":null,)"
+              R"("requests":["ddpctl restart (root, pid 17)"])"));
   rdzv::JobOutcome stopped;
   stopped.kind = Kind::kStopped;
   stopped.stop_signal = SIGINT;
@@ -197,7 +202,7 @@ TEST(EventLines, TellHowAJobEnded) {
           R"("outcome":"stopped","exit_code":130,"signal":2,)"
           R"("cause":null,"why":"","wall_us":1000000,"restarts":0,)"
           R"("downtime_us":0,"stopped_us":0,"started_us":0,"joined_us":0,"repeated_us":0,)"
-          R"("steps_repeated":0,"until":"step_after","goodput":0E0,"reason":"signal","lost_node":null)"));
+          R"("steps_repeated":0,"until":"step_after","goodput":null,"reason":"signal","lost_node":null,"requests":[])"));
   stopped.exit_code = 113;
   EXPECT_NE(event_line(kHead, JobFinished{stopped, 113, 1s}).find("\"preempted\""),
             std::string::npos);

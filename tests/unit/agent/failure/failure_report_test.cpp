@@ -72,10 +72,70 @@ TEST_F(FailureReport, SaysThatAWorkerHungAndWhere) {
   EXPECT_THAT(report, ::testing::Not(HasSubstr("hint"))) << "it was ddprun that killed it";
 }
 
+TEST_F(FailureReport, SaysWhatUsersHaveAskedFor) {
+  rdzv::JobOutcome outcome;
+  outcome.kind = Kind::kStopped;
+  outcome.stop_signal = SIGTERM;
+  outcome.exit_code = 143;
+  EXPECT_EQ(failure_report(outcome, "train"), "ddprun: train STOPPED by SIGTERM\n");
+  outcome.sentence = "ddpctl stop (root, pid 18)";
+  outcome.restarts_asked_for = 1;
+  outcome.requests = {"ddpctl restart (root, pid 17)"};
+  outcome.last_round = Round{1};
+  EXPECT_EQ(failure_report(outcome, "train"),
+            "ddprun: train STOPPED by ddpctl stop (root, pid 18)\n"
+            "  asked for   ddpctl restart (root, pid 17)\n"
+            "  restarts    1 by request, this was round 1\n");
+  outcome.restarts = 2;
+  outcome.in_place = 1;
+  EXPECT_THAT(failure_report(outcome, "train"),
+              HasSubstr("  restarts    2 (1 in place) and 1 by request, this was round 1\n"));
+}
+
+TEST_F(FailureReport, AWorkerThatAUserReplacedWasNotKilledByTheKernel) {
+  rdzv::JobOutcome outcome;
+  outcome.kind = Kind::kFailed;
+  outcome.cause = failure(1, ExitStatus::killed(SIGKILL, false));
+  outcome.cause->asked_by = "ddpctl replace (root, pid 17)";
+  const std::string report = failure_report(outcome, "train");
+  EXPECT_THAT(report, HasSubstr("rank 1 (pid 4701) was ended by ddpctl replace (root, pid 17)\n"));
+  EXPECT_THAT(report, ::testing::Not(HasSubstr("hint")));
+}
+
+TEST_F(FailureReport, NamesTheRanksThatHadLeftBefore) {
+  rdzv::JobOutcome outcome;
+  outcome.kind = Kind::kFailed;
+  outcome.cause = failure(1, ExitStatus::exited(1));
+  outcome.done = {0};
+  EXPECT_THAT(failure_report(outcome, "train"),
+              HasSubstr("  before it   rank 0 had ended with exit code 0; a collective call that "
+                        "waits for it fails\n"));
+  outcome.done = {0, 2};
+  EXPECT_THAT(failure_report(outcome, "train"),
+              HasSubstr("  before it   ranks 0 and 2 had ended with exit code 0; a collective call "
+                        "that waits for one of them fails\n"));
+}
+
+TEST_F(FailureReport, SaysWhichPythonHasNotFoundAModule) {
+  rdzv::JobOutcome outcome;
+  outcome.kind = Kind::kFailed;
+  outcome.cause = failure(0, ExitStatus::exited(1));
+  outcome.cause->stderr_tail = {"ModuleNotFoundError: No module named 'torch'"};
+  EXPECT_THAT(failure_report(outcome, "train.py", "/usr/bin/python3"),
+              HasSubstr("  python      /usr/bin/python3; to use another one, activate its "
+                        "environment or set PYTHON_EXEC to its path\n"));
+  EXPECT_THAT(failure_report(outcome, "train.py"), ::testing::Not(HasSubstr("  python")));
+  outcome.cause->stderr_tail = {"ValueError: x"};
+  EXPECT_THAT(failure_report(outcome, "train.py", "/usr/bin/python3"),
+              ::testing::Not(HasSubstr("  python")));
+}
+
 TEST(Summary, CountsChangesOfNodesApartFromRestarts) {
   using namespace std::chrono_literals;
   const Downtime cost{12ms, 0ms, 0ms, 0ms, {}, DowntimeEnd::kWorkersRun};
-  const std::string until = ", until the workers ran: they report no steps\n";
+  const std::string until =
+      ", counted until the workers had been started again, because the program reports no training "
+      "steps\n";
   rdzv::JobOutcome outcome;
   outcome.last_round = Round{1};
   EXPECT_EQ(summary(outcome, "train", 9s, cost),
@@ -94,7 +154,9 @@ TEST(Summary, CountsChangesOfNodesApartFromRestarts) {
 TEST(Summary, CountsReplacementsApartFromRestarts) {
   using namespace std::chrono_literals;
   const Downtime cost{12ms, 0ms, 0ms, 0ms, {}, DowntimeEnd::kWorkersRun};
-  const std::string until = " cost 12 ms of it, until the workers ran: they report no steps\n";
+  const std::string until =
+      " cost 12 ms of it, counted until the workers had been started again, because the program "
+      "reports no training steps\n";
   rdzv::JobOutcome outcome;
   outcome.restarts = outcome.in_place = 1;
   EXPECT_EQ(summary(outcome, "train", 9s, cost),
@@ -122,6 +184,9 @@ TEST(RoundChange, SaysWhyThereIsAnotherRoundAndWithWhom) {
   start.after_failure.reset();
   start.after_request = true;
   EXPECT_EQ(describe_change(start, "node0"), "a restart was asked for");
+  start.asked_by = "ddpctl restart (root, pid 17)";
+  EXPECT_EQ(describe_change(start, "node0"),
+            "a restart was asked for: ddpctl restart (root, pid 17)");
   start.after_request = false;
   start.after_loss = rdzv::NodeGone{rdzv::NodeGone::How::kDisconnected, 3, "b12"};
   start.nodes_gone = 1;

@@ -44,9 +44,9 @@ class JobEndTest : public ::testing::Test {
                           .first_rank = [] { return 0; },
                           .stacks = [](const auto&, auto) {},
                           .end_hung = [](const auto&) { return EndHungAnswer{}; },
-                          .stop = [] { return Result<void>(); },
-                          .restart = [] { return Result<Round>(Round{0}); },
-                          .replace = [](int) { return std::nullopt; }});
+                          .stop = [](const std::string&) { return Result<void>(); },
+                          .restart = [](const std::string&) { return Result<Round>(Round{0}); },
+                          .replace = [](int, const std::string&) { return std::nullopt; }});
     leader_.emplace(loop_, job_, "here", log_, queries_->query(),
                     LeaderPort::Events{[](const NodeEvent&) {}, [](const auto&) {}});
     end_.emplace(

@@ -63,18 +63,20 @@ JobStatus job_of(int workers) {
 }
 
 TEST(StatusScreen, ShowsAJobThatIsWell) {
-  EXPECT_EQ(status_screen(job_of(1), 30),
-            "train.py, job train-7: round 2 runs for 15 s, 2 workers on 2 nodes\n"
-            "restarts 0 of 0; of 1 min 00 s 0 ms down after restarts (0.0 %)\n"
-            "\n"
-            "NODES  2 joined of 2; the leader is running\n"
-            "  0  b11  10.0.0.11  1 worker  in_round\n"
-            "  1  b12  10.0.0.12  1 worker  in_round\n"
-            "\n"
-            "WORKERS  2 running\n"
-            "  RANK  NODE  PID  DEVICE  STATE           STEP        LAST\n"
-            "     0  b11   100  -       running  400 of 1000  300 ms ago\n"
-            "     1  b12   101  -       running  401 of 1000  300 ms ago\n");
+  EXPECT_EQ(
+      status_screen(job_of(1), 30),
+      "train.py, job train-7: round 2 runs for 15 s, 2 workers on 2 nodes\n"
+      "restarts 0 of 0; start 0 ms, then 0 ms down after restarts; goodput not known: no step "
+      "was reported yet\n"
+      "\n"
+      "NODES  2 joined of 2; the leader is running\n"
+      "  0  b11  10.0.0.11  1 worker  in_round\n"
+      "  1  b12  10.0.0.12  1 worker  in_round\n"
+      "\n"
+      "WORKERS  2 running\n"
+      "  RANK  NODE  PID  DEVICE  STATE           STEP        LAST\n"
+      "     0  b11   100  -       running  400 of 1000  300 ms ago\n"
+      "     1  b12   101  -       running  401 of 1000  300 ms ago\n");
 }
 
 TEST(StatusScreen, ShowsWhatIsWrongFirst) {
@@ -101,10 +103,14 @@ TEST(StatusScreen, ShowsWhatIsWrongFirst) {
                            "b12",
                            "rank 1 ended with exit code 3",
                            {0ms, 5ms, 595ms, 0ms, 1, agent::DowntimeEnd::kStepAfter}}};
+  for (agent::NodeStatus& node : job.nodes) {
+    node.until_first_step = 2s;
+    node.goodput = 0.9899;
+  }
   const std::string screen = status_screen(job, 30);
   EXPECT_THAT(screen,
-              HasSubstr("restarts 1 of 3; of 1 min 00 s 600 ms down after restarts (1.0 %): "
-                        "1 worker failed 600 ms\n"));
+              HasSubstr("restarts 1 of 3; start 2.0 s, then 600 ms down after restarts: 1 worker "
+                        "failed 600 ms; goodput 98.9 % of 58 s\n"));
   EXPECT_THAT(screen,
               HasSubstr("NODES  3 joined of 1 to 4, 1 missing, 1 late; the leader is running\n"
                         "  -  b13  10.0.0.13  1 worker  spare\n"

@@ -996,13 +996,14 @@ TEST(RoundCore, ALargeJobsOutcomeStaysSmall) {
 TEST(RoundCore, ARestartThatIsAskedForCostsNothingAndIsSaidToBeOne) {
   OneNode job;  // without any budget
   job.running();
-  EXPECT_TRUE(only<RoundStop>(job.said(0, RestartAsked{kFirst})));
+  EXPECT_TRUE(only<RoundStop>(job.said(0, RestartAsked{kFirst, "Ann"})));
   EXPECT_THAT(job.said(0, RestartAsked{kFirst}), IsEmpty()) << "two people, one restart";
   const auto stopped = RoundStopped{kFirst, {failure(0, ExitStatus::killed(SIGTERM))}};
   EXPECT_TRUE(only<OpenStore>(job.said(0, stopped)));
   const auto out = job.said(0, StoreOpened{kSecond, 4000});
   ASSERT_TRUE(only<RoundStart>(out));
   EXPECT_TRUE(only<RoundStart>(out)->after_request);
+  EXPECT_EQ(only<RoundStart>(out)->asked_by, "Ann");
   EXPECT_FALSE(only<RoundStart>(out)->after_failure);
   EXPECT_EQ(only<RoundStart>(out)->restarts, 0);
   EXPECT_THAT(job.said(0, RestartAsked{kFirst}), IsEmpty()) << "that round is over";
@@ -1037,6 +1038,28 @@ TEST(RoundCore, AStopThatIsAskedForEndsTheJobForAllOnceTheyHaveStopped) {
   EXPECT_EQ(outcome_in(out).kind, JobOutcome::Kind::kStopped);
   EXPECT_EQ(outcome_in(out).stop_signal, SIGTERM);
   EXPECT_EQ(outcome_in(out).exit_code, 128 + SIGTERM);
+}
+
+TEST(RoundCore, TheOutcomeSaysWhatUsersHaveAskedForAndWhichRanksHadLeft) {
+  Leader job(config_of(2, 2, 3));
+  job.run(2);
+  job.said(1, StopAsked{SIGTERM, "Ann"});
+  job.said(0, RoundStopped{kFirst, {}, {1}});
+  const JobOutcome stopped = outcome_in(job.said(1, RoundStopped{kFirst, {}, {3, 2}}));
+  EXPECT_EQ(stopped.sentence, "Ann");
+  EXPECT_THAT(stopped.done, ElementsAre(1, 2, 3));
+
+  OneNode other;
+  other.running();
+  other.said(0, RestartAsked{kFirst, "Ben"});
+  other.said(0, RoundStopped{kFirst, {}});
+  other.said(0, StoreOpened{kSecond, 4000});
+  WorkerFailure replaced = failure();
+  replaced.asked_by = "Ann";
+  other.said(0, WorkerFailed{kSecond, replaced});
+  const JobOutcome failed = outcome_in(other.said(0, RoundStopped{kSecond, {}}));
+  EXPECT_THAT(failed.requests, ElementsAre("Ben", "Ann"));
+  EXPECT_EQ(failed.sentence, "");
 }
 
 TEST(RoundCore, ALeaderThatIsNoNodeMayAskForTheStop) {

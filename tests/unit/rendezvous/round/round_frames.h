@@ -32,6 +32,7 @@ inline WorkerFailure example_failure() {
   failure.was_told_to_stop = true;
   failure.is_worth_a_retry = false;
   failure.hang = "rank 5 is stopped by a signal";
+  failure.asked_by = "ddpctl replace (root, pid 17)";
   return failure;
 }
 
@@ -72,6 +73,7 @@ inline RoundStart example_start() {
   start.after_loss = example_loss();
   start.after_arrival = true;
   start.after_request = true;
+  start.asked_by = "me";
   start.nodes_gone = 2;
   start.nodes_joined = 5;
   start.restarts = 6;
@@ -92,6 +94,8 @@ inline JobOutcome example_outcome() {
   outcome.sentence = "too few nodes are left";
   outcome.restarts = 2;
   outcome.restarts_asked_for = 3;
+  outcome.requests = {"ddpctl restart (root, pid 18)", "ddpctl replace (root, pid 17)"};
+  outcome.done = {0, 7};
   outcome.in_place = 1;
   outcome.last_round = Round{12};
   return outcome;
@@ -128,12 +132,12 @@ inline std::vector<wire::AgentFrame> example_agent_frames() {
            WorkerFailed{Round{3}, example_failure()},
            SomeWorkersDone{Round{4}},
            WorkersDone{Round{5}},
-           RoundStopped{Round{6}, {example_failure(), bare, example_failure()}},
+           RoundStopped{Round{6}, {example_failure(), bare, example_failure()}, {3, 4}},
            NodeLeaving{10, true},
            NodeStuck{"worker 3 does not end"},
            Goodbye{},
-           RestartAsked{Round{9}},
-           StopAsked{2},
+           RestartAsked{Round{9}, "ddpctl restart (root, pid 18)"},
+           StopAsked{2, "ddpctl stop (root, pid 19)"},
            WorkersRecover{Round{10}},
            WorkerReplaceable{Round{11}, example_failure(), 1'000'000'000'009, 12, false},
            Regrouped{Round{13}, 14},

@@ -249,9 +249,13 @@ TEST(RoundWire, RoundStartIsThisInBytes) {
                            "01 01 00"             // killed_for_memory, …
                            "1d000000"             // hang
                            "72616e6b20352069732073746f707065642062792061207369676e616c"
+                           "1d000000"  // asked_by
+                           "64647063746c207265706c6163652028726f6f742c20706964203137"
+                           "29"
                            "01"                           // there is an after_loss
                            "02 03000000 03000000 623132"  // how, node_rank, host
                            "01 01"                        // after_arrival, after_request
+                           "02000000 6d65"                // asked_by
                            "02000000 05000000"            // nodes_gone, nodes_joined
                            "06000000 07000000"));         // restarts, max_restarts
 }
