@@ -52,13 +52,6 @@ void append_option(std::string& out, const OptionSpec& spec) {
   out += '\n';
 }
 
-// Escapes what troff would interpret: '\', a leading '.' or "'", and "-", which it turns into a
-// hyphen that cannot be copied into a shell.
-std::string troff(std::string_view text) {
-  const bool has_control = text.starts_with('.') || text.starts_with('\'');
-  return (has_control ? "\\&" : "") + replaced(replaced(text, '\\', "\\e"), '-', "\\-");
-}
-
 // A '|' would end the cell, also inside backquotes.
 std::string markdown_cell(std::string_view text) { return replaced(text, '|', "\\|"); }
 
@@ -71,6 +64,13 @@ void for_each_option(const auto& begin_group, const auto& option) {
 }
 
 }  // namespace
+
+// Escapes what troff would interpret: '\', a leading '.' or "'", and "-", which it turns into a
+// hyphen that cannot be copied into a shell.
+std::string troff(std::string_view text) {
+  const bool has_control = text.starts_with('.') || text.starts_with('\'');
+  return (has_control ? "\\&" : "") + replaced(replaced(text, '\\', "\\e"), '-', "\\-");
+}
 
 std::string help_text() {
   std::string out =

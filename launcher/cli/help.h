@@ -9,6 +9,7 @@ namespace ddprun::cli {
 
 std::string help_text();
 std::string man_page(std::string_view version);         // troff with the man macros
+std::string troff(std::string_view text);               // with what troff would interpret escaped
 std::string option_table_markdown();                    // for launcher/README.md
 std::string completion_script(std::string_view shell);  // "bash", "zsh" or "fish"
 

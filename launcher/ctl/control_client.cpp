@@ -11,6 +11,7 @@
 #include <set>
 
 #include "agent/query/control_folder.h"
+#include "agent/text/time_text.h"
 #include "launcher/ctl/ddpctl.h"
 #include "rendezvous/common/environment.h"
 #include "rendezvous/common/foreign_text.h"
@@ -33,6 +34,8 @@ struct Candidate {
   std::string key;
   std::string program;
   std::string state;
+  std::string folder;
+  std::string started;
 };
 
 struct Found {
@@ -48,6 +51,12 @@ bool may_be_meant(const std::string& socket, pid_t agent, const std::string& job
   if (socket == name) return true;
   name.resize(name.size() - std::string_view("sock").size());
   return socket.starts_with(name);
+}
+
+std::string in_words(const Candidate& job) {
+  return "'" + job.job + "', " + job.program + ", " + job.state + ", pid " +
+         std::to_string(job.client.agent()) + (job.folder.empty() ? "" : ", in " + job.folder) +
+         (job.started.empty() ? "" : ", started " + job.started);
 }
 
 // Only those that `job` may mean; all if it is empty.
@@ -75,7 +84,8 @@ Found look(const std::string& job) {
       }
       const pid_t agent = agent::peer_of(socket->get()).value_or(ucred{}).pid;
       if (!may_be_meant(name, agent, job)) continue;
-      found.jobs.push_back({ControlClient(std::move(*socket), agent), name, {}, {}, {}, {}});
+      found.jobs.push_back(
+          {ControlClient(std::move(*socket), agent), name, {}, {}, {}, {}, {}, {}});
     }
     for (const std::string& name : dead) found.dead.push_back(path + "/" + name);
     if (!dead.empty()) agent::remove_left_over(*folder, dead, user);
@@ -93,6 +103,14 @@ Found look(const std::string& job) {
     each.key = field(who, "key");
     each.program = field(who, "program");
     each.state = field(who, "state");
+    each.folder = field(who, "folder");
+    const auto* began = who.if_contains("began_unix_us");
+    if (began != nullptr && began->is_int64()) {
+      const std::chrono::system_clock::time_point when{
+          std::chrono::microseconds(began->as_int64())};
+      each.started = agent::time_text("%Y-%m-%d %H:%M:%S", when);
+    }
+    each.client.set_about(in_words(each));
   }
   return found;
 }
@@ -100,10 +118,9 @@ Found look(const std::string& job) {
 std::string list_of(const std::vector<Candidate>& jobs) {
   std::string text;
   for (const Candidate& each : jobs) {
-    text +=
-        "\n  " + std::to_string(each.client.agent()) + "  " +
-        printable(each.job.empty() ? each.socket + ", which does not say who it is"
-                                   : "job '" + each.job + "', " + each.program + ", " + each.state);
+    text += "\n  " + std::to_string(each.client.agent()) + "  " +
+            printable(each.job.empty() ? each.socket + ", which does not say who it is"
+                                       : "job " + each.client.about());
   }
   return text;
 }
@@ -111,6 +128,12 @@ std::string list_of(const std::vector<Candidate>& jobs) {
 bool is_meant(const Candidate& candidate, const std::string& job) {
   return job.empty() || candidate.job == job || std::to_string(candidate.client.agent()) == job ||
          (candidate.job.empty() && candidate.socket == agent::control_name(job));
+}
+
+// "train.py" for src/train.py too.
+bool runs(const Candidate& candidate, const std::string& program) {
+  const std::string& own = candidate.program;
+  return !program.empty() && (own == program || own.substr(own.rfind('/') + 1) == program);
 }
 
 // Several agents of one job count as one; any of them can answer.
@@ -189,22 +212,29 @@ Result<std::string> ControlClient::answer() {
 Result<ControlClient> find_job(const std::string& job) {
   Found found = look(job);
   std::vector<Candidate> meant;
-  for (Candidate& each : found.jobs) {
-    if (is_meant(each, job)) meant.push_back(std::move(each));
+  const auto take = [&](bool (*is_it)(const Candidate&, const std::string&)) {
+    for (Candidate& each : found.jobs) {
+      if (is_it(each, job)) meant.push_back(std::move(each));
+    }
+  };
+  take(is_meant);
+  const bool has_id = !meant.empty();
+  if (!has_id && !job.empty()) {
+    found = look("");
+    take(runs);
   }
   if (keys_of(meant).size() > 1) {
+    const std::string count = std::to_string(keys_of(meant).size());
+    const std::string which = job.empty() ? "several jobs run on this node"
+                              : has_id    ? count + " jobs are called '" + job + "' on this node"
+                                          : count + " jobs run " + job + " on this node";
     return fail(ErrorCode::kInvalidArgument,
-                (job.empty() ? "several jobs run on this node"
-                             : std::to_string(keys_of(meant).size()) + " jobs are called '" + job +
-                                   "' on this node") +
-                    std::string("; name one by the process id of its agent:") + list_of(meant));
+                which + "; name one by the process id of its agent:" + list_of(meant));
   }
   if (!meant.empty()) return std::move(meant.front().client);
-  if (!job.empty()) found = look("");
   if (found.refused) return fail(std::move(*found.refused));
   std::string sentence =
       job.empty() ? "no job of yours runs on this node" : "no job '" + job + "' runs on this node";
-  std::erase_if(found.jobs, [&](const Candidate& each) { return is_meant(each, job); });
   if (!found.jobs.empty()) sentence += "; there are:" + list_of(found.jobs);
   constexpr std::size_t kDeadShown = 3;
   for (std::size_t i = 0; i < std::min(found.dead.size(), kDeadShown); ++i) {

@@ -38,6 +38,10 @@ class ControlClient {
   ControlClient(rdzv::UniqueFd socket, pid_t agent) : socket_(std::move(socket)), agent_(agent) {}
 
   pid_t agent() const { return agent_; }
+  // Of a job that find_job() has found: "'fashion', train.py, running, pid 4711, in /srv/run1, started
+  // 2026-11-21 12:11:46".
+  const std::string& about() const { return about_; }
+  void set_about(std::string text) { about_ = std::move(text); }
   Result<void> say(std::string_view request);
   // The next line, without its end. Nothing: the agent has closed the connection. `patience` 0: no
   // time limit.
@@ -50,11 +54,13 @@ class ControlClient {
  private:
   rdzv::UniqueFd socket_;
   pid_t agent_;
+  std::string about_;
   std::string received_;
   int given_up_ = 0;
 };
 
-// Finds a job by its id, by the process id of its agent, or, if `job` is empty, the only one.
+// Finds a job by its id, by the process id of its agent, by its program (with or without the folder)
+// if no job has that id, or, if `job` is empty, the only one.
 // kNotFound: there is none. kInvalidArgument: there are several; the message lists them.
 Result<ControlClient> find_job(const std::string& job);
 

@@ -15,6 +15,7 @@
 #include "launcher/cli/help.h"
 #include "launcher/cli/secrets.h"
 #include "launcher/cli/text.h"
+#include "launcher/ctl/command_texts.h"
 #include "launcher/plan/leader_options.h"
 #include "rendezvous/common/environment.h"
 #include "rendezvous/common/exit_codes.h"
@@ -85,7 +86,8 @@ constexpr const char* kDoctorExitCodes = R"(Exit codes:
   2  wrong usage
 )";
 
-constexpr const char* kJob = "its id, or the process id of its agent on this node";
+constexpr const char* kJob =
+    "its id (--rdzv-id), its program, or the process id of its agent on this node";
 
 class Commands {
  public:
@@ -113,9 +115,7 @@ class Commands {
 void add_status(Commands& commands) {
   const auto [status, its] = commands.add("status", "Show a running job: rounds, nodes, workers.",
                                           kJobExitCodes, show_status);
-  status->add_option("JOB", its->job,
-                     "its id (--rdzv-id), or the process id of its agent on this node; needed "
-                     "if several jobs run");
+  status->add_option("JOB", its->job, std::string(kJob) + "; needed if several jobs run");
   status->add_flag("--json", its->as_json, "as one line of JSON (agent/README.md has its fields)");
   status->add_flag("--watch", its->watches, "repeat until the job has ended");
   status->add_option("--interval", its->interval_s, "seconds between updates, with --watch")
@@ -135,14 +135,14 @@ void add_logs(Commands& commands) {
       ->delimiter(',')
       ->allow_extra_args(false)
       ->type_name("RANK,...");
-  logs->add_option("-n,--lines", its->lines, "of each worker's streams")
+  logs->add_option("-n,--lines,--tail", its->lines, "of each worker's streams")
       ->capture_default_str()
       ->check(CLI::Range(0, agent::LogQuery::kLinesMax));
   logs->add_flag("-f,--follow", its->follows,
                  "also print new output, of later rounds too, until the job has ended");
   logs->add_flag("--raw", its->is_raw,
-                 "print every byte unchanged; without it a terminal gets colours, and all other "
-                 "escape sequences as text");
+                 "print every byte unchanged; without it a line is what follows its last carriage "
+                 "return, and a terminal gets colours, and all other escape sequences as text");
 }
 
 void add_stacks(Commands& commands) {
@@ -328,6 +328,52 @@ void add_doctor(Commands& commands) {
                      "end with 0");
 }
 
+// ---- what is printed about all of them
+
+CommandText text_of(const CLI::App& app) {
+  CommandText text{app.get_name(), app.get_description(), {}, {}, app.get_footer()};
+  for (const CLI::Option* option : app.get_options()) {
+    CommandText::Option each{{}, "", option->get_description()};
+    for (const std::string& letter : option->get_snames()) each.names.push_back("-" + letter);
+    for (const std::string& name : option->get_lnames()) each.names.push_back("--" + name);
+    const std::string value = option->get_type_name();
+    if (each.names.empty()) {
+      each.value = option->get_name();
+    } else if (option->get_items_expected_max() > 0) {
+      each.value = value.substr(0, value.find(':'));
+    }
+    text.options.push_back(std::move(each));
+  }
+  // A command's own commands inherit what it says about exit codes.
+  if (app.get_parent() != nullptr && app.get_parent()->get_footer() == text.exit_codes) {
+    text.exit_codes.clear();
+  }
+  for (const CLI::App* command : app.get_subcommands(nullptr)) {
+    text.commands.push_back(text_of(*command));
+  }
+  return text;
+}
+
+[[noreturn]] void print_and_end(const std::string& text) {
+  std::fputs(text.c_str(), stdout);
+  throw CLI::Success();
+}
+
+// Also without a command.
+void add_texts(CLI::App& app) {
+  app.add_flag_callback(
+         "--print-man-page", [&app] { print_and_end(man_page_of(text_of(app), version())); },
+         "print the man page")
+      ->trigger_on_parse();
+  app.add_option_function<std::string>(
+         "--print-completion",
+         [&app](const std::string& shell) { print_and_end(completion_of(text_of(app), shell)); },
+         "print the completion script for a shell: bash, zsh or fish")
+      ->check(CLI::IsMember({"bash", "zsh", "fish"}))
+      ->type_name("SHELL")
+      ->trigger_on_parse();
+}
+
 }  // namespace
 
 int report(const std::string& sentence, int code) {
@@ -359,7 +405,7 @@ int run_ddpctl(int argc, char** argv) {
   add_stop(commands, "restart",
            "Stop the current round of a job and begin the next one; this costs no restart of "
            "--max-restarts.",
-           "do not wait until the next round runs", restart_job);
+           "do not wait until the next round has done its first step", restart_job);
   add_replace(commands);
   add_forget(commands);
   add_store(commands);
@@ -367,6 +413,7 @@ int run_ddpctl(int argc, char** argv) {
   add_token(commands);
   add_replay(commands);
   add_doctor(commands);
+  add_texts(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

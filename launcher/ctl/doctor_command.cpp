@@ -1,6 +1,6 @@
 // ddpctl doctor: looks at what jobs need of this machine, and tries it. Whatever may hang is done
-// in processes of its own (TimedProcess), all at the same time, so that the whole takes no longer
-// than --timeout.
+// in processes of its own (TimedProcess) and is given up at --timeout. A row is printed when it is
+// known; the two workers, which take longest, are the last.
 #include <unistd.h>
 
 #include <algorithm>
@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <sstream>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "agent/process/search_path.h"
@@ -231,7 +232,40 @@ std::vector<KeptMemoryFacts> kept_memory_facts() {
 
 // ---- all of it
 
-std::vector<Finding> examine(const DoctorArguments& arguments, const Environment& environment) {
+constexpr std::size_t kLongestName = std::string_view("reverse look-up").size();
+
+// Prints each row when it is known.
+class Rows {
+ public:
+  Rows(const DoctorArguments& arguments, const std::string& version)
+      : is_alone_(arguments.names.empty()), prints_(!arguments.as_json) {
+    for (const std::string& name : arguments.names) {
+      name_width_ = std::max(name_width_, judge_other_name({.name = name}).name.size());
+    }
+    print(version + "\n\n");
+  }
+  void add(Finding finding) {
+    if (is_alone_) finding = on_one_node(std::move(finding));
+    print(to_row(finding, name_width_));
+    findings_.push_back(std::move(finding));
+  }
+  void end() const { print("\n" + last_line(findings_)); }
+  const std::vector<Finding>& findings() const { return findings_; }
+
+ private:
+  void print(const std::string& text) const {
+    if (!prints_) return;
+    std::fputs(printable_lines(text).c_str(), stdout);
+    std::fflush(stdout);
+  }
+
+  bool is_alone_;
+  bool prints_;
+  std::size_t name_width_ = kLongestName;
+  std::vector<Finding> findings_;
+};
+
+void examine(const DoctorArguments& arguments, const Environment& environment, Rows& rows) {
   const auto began = Clock::now();
   const auto deadline = began + Milliseconds(static_cast<std::int64_t>(arguments.timeout_s * 1000));
   const auto names_deadline = std::min(deadline, began + kLookupLimit);
@@ -243,50 +277,49 @@ std::vector<Finding> examine(const DoctorArguments& arguments, const Environment
   addresses.resize(std::min(addresses.size(), kAddressesMax));
   LookUps reverse = look_up_all(addresses, look_up_in_reverse);
 
-  const ProgramFacts ddprun = ask_ddprun(environment, deadline);
+  rows.add(judge_ddprun(ask_ddprun(environment, deadline)));
+  rows.add(judge_kernel(kernel_release()));
+  rows.add(judge_glibc(glibc_version()));
   const PythonFacts python = ask_python(environment, deadline);
-  // The last trial to start, and the first to wait for: it takes longest, so the others end meanwhile.
-  const AllReduceFacts all_reduce = try_all_reduce(arguments, python, environment, deadline);
+  rows.add(judge_python(python));
+  rows.add(judge_ports(read_ports()));
 
   agent::Machine machine;
   machine.nvml_library.clear();  // asking it would start the driver
   const CpuFacts cpus{agent::count_cpus(machine), agent::count_usable_cpus(machine),
                       agent::cpu_quota(machine)};
   const Limits limits = read_limits();
-  std::vector<Finding> findings{judge_ddprun(ddprun),
-                                judge_kernel(kernel_release()),
-                                judge_glibc(glibc_version()),
-                                judge_python(python),
-                                judge_ports(read_ports()),
-                                judge_own_name(facts_of(std::move(own_name), names_deadline)[0])};
+  rows.add(judge_gpus(read_gpus(machine, environment)));
+  rows.add(judge_shared_memory(read_shared_memory()));
+  rows.add(judge_open_files(limits.open_files_soft, limits.open_files_hard));
+  rows.add(judge_processes(limits.processes, cpus.online));
+  rows.add(judge_locked_memory(limits.locked_memory, has_rdma()));
+  rows.add(judge_cpus(cpus));
+  rows.add(judge_memory(read_memory_use(), available_memory()));
+  rows.add(judge_tasks(read_task_use()));
+  rows.add(judge_kept_memory(kept_memory_facts()));
+  rows.add(judge_own_name(facts_of(std::move(own_name), names_deadline)[0]));
   for (const NameFacts& facts : facts_of(std::move(other_names), names_deadline)) {
-    findings.push_back(judge_other_name(facts));
+    rows.add(judge_other_name(facts));
   }
-  findings.push_back(judge_reverse(facts_of(std::move(reverse), names_deadline)));
-  findings.push_back(judge_clock(read_clock(wall_ahead_before)));
-  findings.push_back(judge_gpus(read_gpus(machine, environment)));
-  findings.push_back(judge_shared_memory(read_shared_memory()));
-  findings.push_back(judge_open_files(limits.open_files_soft, limits.open_files_hard));
-  findings.push_back(judge_processes(limits.processes, cpus.online));
-  findings.push_back(judge_locked_memory(limits.locked_memory, has_rdma()));
-  findings.push_back(judge_cpus(cpus));
-  findings.push_back(judge_memory(read_memory_use(), available_memory()));
-  findings.push_back(judge_tasks(read_task_use()));
-  findings.push_back(judge_kept_memory(kept_memory_facts()));
-  findings.push_back(judge_store(try_store()));
-  findings.push_back(judge_all_reduce(all_reduce));
-  return findings;
+  rows.add(judge_reverse(facts_of(std::move(reverse), names_deadline)));
+  rows.add(judge_clock(read_clock(wall_ahead_before)));
+  // Before the workers, which would make it slow.
+  rows.add(judge_store(try_store()));
+  rows.add(judge_all_reduce(try_all_reduce(arguments, python, environment, deadline)));
 }
 
 }  // namespace
 
 int diagnose(const DoctorArguments& arguments) {
-  const std::vector<Finding> findings = examine(arguments, environment_from(environ));
   const std::string version = one_line(version_text("ddprun"));
-  const std::string text =
-      printable_lines(arguments.as_json ? to_json(version, findings) : to_table(version, findings));
-  std::fwrite(text.data(), 1, text.size(), stdout);
-  return count_to_look_at(findings) == 0 ? 0 : 1;
+  Rows rows(arguments, version);
+  examine(arguments, environment_from(environ), rows);
+  rows.end();
+  if (arguments.as_json) {
+    std::fputs(printable_lines(to_json(version, rows.findings())).c_str(), stdout);
+  }
+  return count_to_look_at(rows.findings()) == 0 ? 0 : 1;
 }
 
 }  // namespace ddprun::cli

@@ -23,6 +23,7 @@
 #include "launcher/ctl/status_screen.h"
 #include "rendezvous/common/environment.h"
 #include "rendezvous/common/foreign_text.h"
+#include "rendezvous/round/hang_core.h"
 
 namespace ddprun::cli {
 namespace {
@@ -74,17 +75,13 @@ Filter filter_of(const LogsArguments& arguments, const Environment& environment)
 // Prints whole lines, with their rank if there are several; holds back an unfinished line.
 class Printer {
  public:
-  Printer(bool has_prefix, Filter filter) : has_prefix_(has_prefix), filter_(filter) {}
+  Printer(bool has_prefix, bool is_raw, Filter filter)
+      : has_prefix_(has_prefix), is_raw_(is_raw), filter_(filter) {}
 
   void print(const LogPart& part) {
     const std::string rank = std::to_string(part.next.rank);
     if (part.source == LogPart::Source::kElsewhere) {
-      std::fprintf(
-          stderr,
-          "ddpctl: %s of rank %s is not kept, because it does not pass through ddprun on %s; "
-          "start the job with --redirects=3 or --tee=3 to keep it\n",
-          part.next.stream == agent::Stream::kStdout ? "stdout" : "stderr", rank.c_str(),
-          printable(part.host).c_str());
+      elsewhere_[part.next.stream].insert(part.next.rank);
       return;
     }
     if (!part.trouble.empty()) {
@@ -104,9 +101,24 @@ class Printer {
       begin = end + 1;
     }
     rest.erase(0, begin);
+    // A progress bar has no end of line until it is done.
+    if (!is_raw_) rest.erase(0, agent::overwritten_in(rest));
+  }
+
+  // Which streams cannot be shown, with all their ranks in a sentence.
+  void tell_elsewhere() {
+    for (const auto& [stream, ranks] : elsewhere_) {
+      std::fprintf(stderr,
+                   "ddpctl: %s of %s is not kept, because it does not pass through ddprun; start "
+                   "the job with --redirects=3 or --tee=3 to keep it\n",
+                   stream == agent::Stream::kStdout ? "stdout" : "stderr",
+                   rdzv::ranks_in_words({ranks.begin(), ranks.end()}).c_str());
+    }
+    elsewhere_.clear();
   }
 
   void finish() {
+    tell_elsewhere();
     for (const auto& [whose, rest] : unfinished_) {
       if (!rest.empty()) line(std::to_string(whose.first), rest);
     }
@@ -115,12 +127,18 @@ class Printer {
 
  private:
   void line(const std::string& rank, std::string_view text) const {
+    if (!is_raw_) {
+      text.remove_prefix(agent::overwritten_in(text));
+      while (text.ends_with('\r')) text.remove_suffix(1);
+    }
     const std::string shown = (has_prefix_ ? "[" + rank + "] " : "") + filter_(text) + "\n";
     std::fwrite(shown.data(), 1, shown.size(), stdout);
   }
 
   bool has_prefix_;
+  bool is_raw_;
   Filter filter_;
+  std::map<agent::Stream, std::set<int>> elsewhere_;
   std::map<std::pair<int, agent::Stream>, std::string> unfinished_;
 };
 
@@ -136,42 +154,107 @@ std::string request_of(const LogsArguments& arguments) {
 
 // ---- stop, restart: requests to a job, which its leader carries out
 
+constexpr std::chrono::milliseconds kStatusInterval{250};
+
 // The number in one of the fields; -1: there is none.
 std::int64_t number_in(const json::object& event, std::string_view name) {
   const auto* found = event.if_contains(name);
   return found != nullptr && found->is_int64() ? found->as_int64() : -1;
 }
 
-// The exit code, if this is the event that the command waits for.
-using Judge =
-    std::function<std::optional<int>(const json::object& event, const json::object& answer)>;
+// A job that was asked for something. One connection sends the request; another listens from before
+// that, so that no event is missed.
+struct Asked {
+  ControlClient job;
+  std::optional<ControlClient> events;  // nothing with --no-wait
+  json::object answer;
+};
 
-// One connection sends the request; another listens from before that, so that no event is missed.
-int ask(const StopArguments& arguments, const std::string& request, const Judge& judge) {
-  const auto failed = [](const Error& error) { return report(error, exit_code_of(error)); };
+Result<Asked> ask(const StopArguments& arguments, const std::string& request) {
   auto job = find_job(arguments.job);
-  if (!job) return failed(job.error());
+  if (!job) return fail(std::move(job.error()));
+  if (arguments.job.empty()) {
+    std::fprintf(stderr, "ddpctl: the job is %s\n", printable(job->about()).c_str());
+  }
   std::optional<ControlClient> events;
   if (!arguments.waits_not) {
     // The same agent, even if another job has this id.
     auto found = find_job(std::to_string(job->agent()));
-    if (!found) return failed(found.error());
+    if (!found) return fail(std::move(found.error()));
     events.emplace(std::move(*found));
     auto said = events->say(R"({"ask":"events","past":false,"follow":true})");
-    if (!said) return failed(said.error());
+    if (!said) return fail(std::move(said.error()));
   }
-  if (auto said = job->say(request); !said) return failed(said.error());
+  if (auto said = job->say(request); !said) return fail(std::move(said.error()));
   const auto answer = job->answer();
-  if (!answer) return failed(answer.error());
-  while (events) {
-    const auto line = events->line(std::chrono::seconds(0));
-    if (!line) return failed(line.error());
-    if (!*line) {
-      return report("the job's agent is gone and has not reported how the job ended", kJobFailed);
-    }
-    if (const auto code = judge(object_in(**line), object_in(*answer))) return *code;
+  if (!answer) return fail(answer.error());
+  return Asked{std::move(*job), std::move(events), object_in(*answer)};
+}
+
+int gone() {
+  return report("the job's agent is gone and has not reported how the job ended", kJobFailed);
+}
+
+int ended_instead(const json::object& event) {
+  return report(
+      "the job ended instead, with exit code " + std::to_string(number_in(event, "exit_code")),
+      kJobFailed);
+}
+
+// Calls `judge` with each event, until that returns the exit code.
+int wait_for(Asked& asked,
+             const std::function<std::optional<int>(const json::object& event)>& judge) {
+  while (asked.events) {
+    const auto line = asked.events->line(std::chrono::seconds(0));
+    if (!line) return report(line.error(), exit_code_of(line.error()));
+    if (!*line) return gone();
+    if (const auto code = judge(object_in(**line))) return *code;
   }
   return kJobDone;
+}
+
+// ---- restart
+
+// Whether a worker has reported a step of that round. Not all need to report any.
+Result<bool> has_stepped(ControlClient& job, std::int64_t round) {
+  if (auto said = job.say(R"({"ask":"status"})"); !said) return fail(std::move(said.error()));
+  const auto line = job.answer();
+  if (!line) return fail(line.error());
+  const auto status = agent::job_status_from(*line);
+  if (!status) return fail(status.error());
+  return std::ranges::any_of(status->nodes, [round](const agent::NodeStatus& node) {
+    return node.round && number(*node.round) == round &&
+           std::ranges::any_of(node.workers, [](const agent::WorkerStatus& worker) {
+             return worker.progress && worker.progress->step;
+           });
+  });
+}
+
+// No event tells of it, so the status is asked for, until an event tells that it will not come.
+int wait_for_first_step(Asked& asked, std::int64_t round,
+                        std::chrono::steady_clock::time_point began) {
+  for (;;) {
+    const auto has = has_stepped(asked.job, round);
+    if (!has) return report(has.error(), exit_code_of(has.error()));
+    if (*has) {
+      const auto took = std::chrono::steady_clock::now() - began;
+      std::printf(
+          "its first step was done %s after the request\n",
+          time_in_words(std::chrono::duration_cast<std::chrono::microseconds>(took)).c_str());
+      return kJobDone;
+    }
+    const auto line = asked.events->line(kStatusInterval);
+    if (!line && line.error().code == ErrorCode::kTimeout) continue;
+    if (!line) return report(line.error(), exit_code_of(line.error()));
+    if (!*line) return gone();
+    const json::object event = object_in(**line);
+    if (field(event, "event") == "finished") return ended_instead(event);
+    if (field(event, "event") == "round_started") {
+      return report("round " + std::to_string(round) + " ended before its first step; round " +
+                        std::to_string(number_in(event, "round")) + " runs",
+                    kJobFailed);
+    }
+  }
 }
 
 }  // namespace
@@ -193,12 +276,14 @@ int show_status(const StatusArguments& arguments) {
 }
 
 int print_logs(const LogsArguments& arguments) {
-  Printer printer(arguments.ranks.size() != 1, filter_of(arguments, environment_from(environ)));
+  Printer printer(arguments.ranks.size() != 1, arguments.is_raw,
+                  filter_of(arguments, environment_from(environ)));
   const auto patience = arguments.follows ? std::chrono::seconds(0) : kPatience;
   const auto print = [&](const std::string& line) -> int {
     const auto parts = agent::log_parts_from(line);
     if (!parts) return report(parts.error(), kJobFailed);
     for (const LogPart& part : *parts) printer.print(part);
+    if (arguments.follows) printer.tell_elsewhere();  // the end may be far away
     return kJobDone;
   };
   const int code = print_answer(arguments.job, request_of(arguments), patience, patience, print);
@@ -218,38 +303,53 @@ int print_events(const EventsArguments& arguments) {
 }
 
 int stop_job(const StopArguments& arguments) {
-  return ask(arguments, R"({"ask":"stop"})", [](const json::object& event, const auto&) {
-    if (field(event, "event") != "finished") return std::optional<int>();
+  auto asked = ask(arguments, R"({"ask":"stop"})");
+  if (!asked) return report(asked.error(), exit_code_of(asked.error()));
+  return wait_for(*asked, [](const json::object& event) -> std::optional<int> {
+    if (field(event, "event") != "finished") return std::nullopt;
     std::printf("the job has ended with exit code %d\n",
                 static_cast<int>(number_in(event, "exit_code")));
-    return std::optional<int>(kJobDone);
+    return kJobDone;
   });
 }
 
 int restart_job(const StopArguments& arguments) {
-  const auto judge = [](const json::object& event,
-                        const json::object& answer) -> std::optional<int> {
+  const auto began = std::chrono::steady_clock::now();
+  auto asked = ask(arguments, R"({"ask":"restart"})");
+  if (!asked) return report(asked.error(), exit_code_of(asked.error()));
+  const std::int64_t before = number_in(asked->answer, "round");
+  const bool reports_steps = number_in(asked->answer, "step") >= 0;
+  if (asked->events) {
+    std::fprintf(stderr, "ddpctl: waiting until the workers of round %lld have ended\n",
+                 static_cast<long long>(before));
+  }
+  std::int64_t round = -1;
+  const auto judge = [&](const json::object& event) -> std::optional<int> {
     const std::string name = field(event, "event");
-    if (name == "finished") {
-      const std::string code = std::to_string(number_in(event, "exit_code"));
-      return report("the job ended instead, with exit code " + code, kJobFailed);
-    }
-    const std::int64_t round = number_in(event, "round");
-    if (name != "round_started" || round <= number_in(answer, "round")) return std::nullopt;
-    std::printf("round %lld runs\n", static_cast<long long>(round));
+    if (name == "finished") return ended_instead(event);
+    if (name != "round_started" || number_in(event, "round") <= before) return std::nullopt;
+    round = number_in(event, "round");
     return kJobDone;
   };
-  return ask(arguments, R"({"ask":"restart"})", judge);
+  const int code = wait_for(*asked, judge);
+  if (code != kJobDone || !asked->events) return code;
+  std::printf("round %lld runs\n", static_cast<long long>(round));
+  std::fflush(stdout);
+  if (!reports_steps) {
+    std::fputs("ddpctl: no step was reported before, so none is waited for\n", stderr);
+    return kJobDone;
+  }
+  std::fputs("ddpctl: waiting for its first step\n", stderr);
+  return wait_for_first_step(*asked, round, began);
 }
 
 int replace_worker(const ReplaceArguments& arguments) {
   const std::string rank = std::to_string(arguments.rank);
-  const auto judge = [&rank](const json::object& event, const auto&) -> std::optional<int> {
+  auto asked = ask(arguments, R"({"ask":"replace","rank":)" + rank + "}");
+  if (!asked) return report(asked.error(), exit_code_of(asked.error()));
+  return wait_for(*asked, [&rank](const json::object& event) -> std::optional<int> {
     const std::string name = field(event, "event");
-    if (name == "finished") {
-      const std::string code = std::to_string(number_in(event, "exit_code"));
-      return report("the job ended instead, with exit code " + code, kJobFailed);
-    }
+    if (name == "finished") return ended_instead(event);
     if (name == "round_started") {
       return report("rank " + rank + " was not replaced in place: all workers were restarted",
                     kJobFailed);
@@ -258,8 +358,7 @@ int replace_worker(const ReplaceArguments& arguments) {
     std::printf("rank %s was replaced; all workers took their next step %.1f ms after its end\n",
                 rank.c_str(), static_cast<double>(number_in(event, "downtime_us")) / 1000);
     return kJobDone;
-  };
-  return ask(arguments, R"({"ask":"replace","rank":)" + rank + "}", judge);
+  });
 }
 
 int forget_memory(const ForgetArguments& arguments) {

@@ -34,6 +34,7 @@ struct Check {
   bool is_hit;
   std::string what;
   std::string advice;
+  bool is_for_several_nodes = false;
 };
 
 // The first check that is hit is to be looked at; without one it is ok, and `what` says how it is.
@@ -41,7 +42,7 @@ Finding judged(const std::string& name, const std::string& what,
                std::initializer_list<Check> checks = {}) {
   const auto* const hit = std::ranges::find(checks, true, &Check::is_hit);
   if (hit == checks.end()) return {name, Verdict::kOk, what, {}};
-  return {name, Verdict::kLook, hit->what, hit->advice};
+  return {name, Verdict::kLook, hit->what, hit->advice, hit->is_for_several_nodes};
 }
 
 std::string number(double value, const char* format) {
@@ -71,11 +72,13 @@ bool is_loopback(const std::string& address) {
 // ---- programs
 
 Finding judge_ddprun(const ProgramFacts& facts) {
+  if (facts.path.empty()) {
+    return {"ddprun", Verdict::kNote, "no ddprun on PATH",
+            "put the folder of ddpctl on PATH: ddprun is beside it"};
+  }
   return judged(
       "ddprun", facts.path,
-      {{facts.path.empty(), "no ddprun on PATH",
-        "put the folder of ddpctl on PATH: ddprun is beside it"},
-       {facts.version != facts.own_version, facts.path + " is another one: " + facts.version,
+      {{facts.version != facts.own_version, facts.path + " is another one: " + facts.version,
         "all nodes of a job need the same round protocol; put one version on PATH"}});
 }
 
@@ -134,7 +137,8 @@ Finding judge_own_name(const NameFacts& facts) {
        {std::ranges::all_of(facts.addresses, is_loopback),
         found + ", which no other node can reach",
         "for jobs of several nodes: give this node's address in /etc/hosts, or use the address "
-        "and not the name in --master-addr, --rdzv-endpoint and --local-addr"},
+        "and not the name in --master-addr, --rdzv-endpoint and --local-addr",
+        /*is_for_several_nodes=*/true},
        {facts.took > kLookupMax, found + ", after " + in_words(facts.took),
         "every start of a group waits for that: add it to /etc/hosts"}});
 }
@@ -188,7 +192,8 @@ Finding judge_clock(const ClockFacts& facts) {
         "is there more than one that sets it? Times in logs and reports cannot be trusted"},
        {facts.is_synchronised == false, what + ", and nothing keeps it right",
         "times in the logs of several nodes will not fit together: run chrony or "
-        "systemd-timesyncd on the host"},
+        "systemd-timesyncd on the host",
+        /*is_for_several_nodes=*/true},
        {is_kept && facts.error_max > kClockErrorMax,
         what + ", right to " + in_words(facts.error_max) + " only",
         "look at chronyc tracking, or timedatectl timesync-status"}});
@@ -332,31 +337,38 @@ Finding judge_all_reduce(const AllReduceFacts& facts) {
 
 // ---- what is printed
 
+Finding on_one_node(Finding finding) {
+  if (finding.verdict == Verdict::kLook && finding.is_for_several_nodes) {
+    finding.verdict = Verdict::kNote;
+  }
+  return finding;
+}
+
 int count_to_look_at(const std::vector<Finding>& findings) {
   return static_cast<int>(std::ranges::count(findings, Verdict::kLook, &Finding::verdict));
 }
 
-std::string to_table(const std::string& version, const std::vector<Finding>& findings) {
+std::string to_row(const Finding& finding, std::size_t name_width) {
   constexpr std::size_t kVerdictWidth = 12;
-  constexpr const char* kVerdicts[] = {"ok", "look here", "skipped"};
-  std::size_t name_width = 0;
-  for (const Finding& each : findings) name_width = std::max(name_width, each.name.size() + 3);
-  std::string out = version + "\n\n";
-  for (const Finding& each : findings) {
-    std::string row = kVerdicts[static_cast<std::size_t>(each.verdict)];
-    row.resize(kVerdictWidth, ' ');
-    row += each.name;
-    row.resize(kVerdictWidth + name_width, ' ');
-    out += row + each.what + "\n";
-    if (each.advice.empty()) continue;
-    out += std::string(kVerdictWidth + name_width, ' ') + "-> " + each.advice + "\n";
-  }
+  constexpr std::size_t kGap = 3;
+  constexpr const char* kVerdicts[] = {"ok", "look here", "skipped", "note"};
+  std::string row = kVerdicts[static_cast<std::size_t>(finding.verdict)];
+  row.resize(kVerdictWidth, ' ');
+  row += finding.name;
+  const std::size_t indent = kVerdictWidth + std::max(name_width, finding.name.size()) + kGap;
+  row.resize(indent, ' ');
+  row += finding.what + "\n";
+  if (!finding.advice.empty()) row += std::string(indent, ' ') + "-> " + finding.advice + "\n";
+  return row;
+}
+
+std::string last_line(const std::vector<Finding>& findings) {
   const int count = count_to_look_at(findings);
-  return out + "\n" + (count == 0 ? "Nothing" : counted(count, "thing")) + " to look at.\n";
+  return (count == 0 ? "Nothing" : counted(count, "thing")) + " to look at.\n";
 }
 
 std::string to_json(const std::string& version, const std::vector<Finding>& findings) {
-  constexpr const char* kVerdicts[] = {"ok", "look", "skipped"};
+  constexpr const char* kVerdicts[] = {"ok", "look", "skipped", "note"};
   boost::json::array checks;
   for (const Finding& each : findings) {
     checks.push_back(

@@ -13,14 +13,23 @@
 
 namespace ddprun::cli::doctor {
 
-enum class Verdict { kOk, kLook, kSkipped };
+enum class Verdict {
+  kOk,
+  kLook,
+  kSkipped,
+  kNote,  // worth knowing; counts as ok
+};
 
 struct Finding {
   std::string name{};
   Verdict verdict = Verdict::kOk;
   std::string what{};
-  std::string advice{};  // with kLook: what to do
+  std::string advice{};               // with kLook and kNote: what to do
+  bool is_for_several_nodes = false;  // a job on this node alone is not affected
 };
+
+// On a node where no others are named, what affects only jobs of several nodes is a note.
+Finding on_one_node(Finding finding);
 
 using Milliseconds = std::chrono::milliseconds;
 
@@ -154,7 +163,9 @@ Finding judge_all_reduce(const AllReduceFacts& facts);
 // ---- what is printed
 
 int count_to_look_at(const std::vector<Finding>& findings);
-std::string to_table(const std::string& version, const std::vector<Finding>& findings);
+// A row of the table as soon as it is known: `name_width` is that of the longest name.
+std::string to_row(const Finding& finding, std::size_t name_width);
+std::string last_line(const std::vector<Finding>& findings);
 std::string to_json(const std::string& version, const std::vector<Finding>& findings);
 
 }  // namespace ddprun::cli::doctor

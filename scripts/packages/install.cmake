@@ -29,27 +29,33 @@ else()
           DESTINATION ${_package} COMPONENT cmake)
 endif()
 
-# The program writes these itself, from its table of options.
+# The programs write these themselves, from their tables of options.
 set(_written)
+# The first word of the output's name is the program.
 function(ddprun_written_by_itself file command destination name)
+  string(REGEX MATCH "^[a-z]+" program ${file})
   set(output ${PROJECT_BINARY_DIR}/share/${file})
   add_custom_command(OUTPUT ${output}
     COMMAND ${CMAKE_COMMAND} -E make_directory ${PROJECT_BINARY_DIR}/share
-    COMMAND sh -c "${command} > ${output}" $<TARGET_FILE:ddprun>
-    DEPENDS ddprun ${ARGN} VERBATIM)
+    COMMAND sh -c "${command} > ${output}" $<TARGET_FILE:${program}>
+    DEPENDS ${program} VERBATIM)
   install(FILES ${output} DESTINATION ${destination} COMPONENT launcher RENAME ${name})
   set(_written ${_written} ${output} PARENT_SCOPE)
 endfunction()
 ddprun_written_by_itself(ddprun.1.gz "$0 --print-man-page | gzip -9n"
                          ${CMAKE_INSTALL_MANDIR}/man1 ddprun.1.gz)
-ddprun_written_by_itself(ddpctl.1.gz "gzip -9nc ${PROJECT_SOURCE_DIR}/launcher/ddpctl.1"
-                         ${CMAKE_INSTALL_MANDIR}/man1 ddpctl.1.gz
-                         ${PROJECT_SOURCE_DIR}/launcher/ddpctl.1)
+ddprun_written_by_itself(ddpctl.1.gz "$0 --print-man-page | gzip -9n"
+                         ${CMAKE_INSTALL_MANDIR}/man1 ddpctl.1.gz)
 ddprun_written_by_itself(ddprun.bash "$0 --print-completion=bash"
                          share/bash-completion/completions ddprun)
 ddprun_written_by_itself(ddprun.zsh "$0 --print-completion=zsh" share/zsh/site-functions _ddprun)
 ddprun_written_by_itself(ddprun.fish "$0 --print-completion=fish"
                          share/fish/vendor_completions.d ddprun.fish)
+ddprun_written_by_itself(ddpctl.bash "$0 --print-completion=bash"
+                         share/bash-completion/completions ddpctl)
+ddprun_written_by_itself(ddpctl.zsh "$0 --print-completion=zsh" share/zsh/site-functions _ddpctl)
+ddprun_written_by_itself(ddpctl.fish "$0 --print-completion=fish"
+                         share/fish/vendor_completions.d ddpctl.fish)
 add_custom_target(ddprun_share ALL DEPENDS ${_written} ddprun-dynamic ddprun-tls ddpctl)
 
 # For workers in Python.

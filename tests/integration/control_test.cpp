@@ -352,6 +352,10 @@ TEST_P(ControlOfNodes, StopEndsTheJobOnAllNodes) {
   EXPECT_EQ(told.code, 0) << told.err;
   EXPECT_EQ(told.out, "the job has ended with exit code 143\n");
   for (const auto& [node, ended] : cluster.wait()) EXPECT_EQ(ended, exited(143)) << cluster.told();
+  for (const int node : {0, 1}) {
+    EXPECT_THAT(cluster[node].err(),
+                ContainsRegex("STOPPED by ddpctl stop \\(.+, pid [0-9]+ on .+\\)\n"));
+  }
   EXPECT_THAT(cluster.left_over(), IsEmpty());
 }
 
@@ -399,7 +403,8 @@ TEST_P(ControlOfNodes, RestartBeginsANewRoundThatCostsNothing) {
   const json::object status = status_of(std::to_string(cluster[0].pid()));
   EXPECT_EQ(status.at("leader").at("restarts"), 0);
   EXPECT_EQ(status.at("nodes").at(0).at("restart_totals").at(0).at("reason"), "requested");
-  EXPECT_THAT(cluster[0].err(), HasSubstr("a restart was asked for"));
+  EXPECT_THAT(cluster[0].err(), ContainsRegex("a restart was asked for: ddpctl restart \\(.+, pid "
+                                              "[0-9]+ on .+\\)"));
   cluster.let_finish();
   for (const auto& [node, ended] : cluster.wait()) EXPECT_EQ(ended, exited(0)) << cluster.told();
 }
@@ -454,6 +459,67 @@ TEST_F(Control, StopWithoutWaitingReturnsWhileWorkersAreInTheirGrace) {
   job.signal(SIGTERM);
   job.signal(SIGINT);  // the second one means now
   EXPECT_EQ(job.wait(), exited(143)) << job.err();
+}
+
+TEST_F(Control, TheReportSaysWhichUserAndProcessHaveAskedForWhat) {
+  JobSetup setup = here();
+  setup.environment["USER"] = "ann";
+  Job job(ddprun({}, worker({"wait"})), setup);
+  ASSERT_TRUE(job.reaches([&] { return !job.workers().empty(); })) << job.err();
+  Job restart(ddpctl({"restart"}), here());
+  ASSERT_EQ(restart.wait(), exited(0)) << restart.err();
+  Job stop(ddpctl({"stop"}), here());
+  ASSERT_EQ(stop.wait(), exited(0)) << stop.err();
+  EXPECT_EQ(job.wait(), exited(143));
+  const std::string user = ::geteuid() == 0 ? "root" : "ann";
+  const auto by = [&user](const std::string& what, const Job& asker) {
+    return "ddpctl " + what + " (" + user + ", pid " + std::to_string(asker.pid()) + ")\n";
+  };
+  EXPECT_THAT(job.err(), AllOf(HasSubstr("a restart was asked for: " + by("restart", restart)),
+                               HasSubstr("STOPPED by " + by("stop", stop)),
+                               HasSubstr("  asked for   " + by("restart", restart)),
+                               HasSubstr("  restarts    1 by request, this was round 1\n")));
+  EXPECT_THAT(stop.err(), ContainsRegex("the job is 'none', .*worker, running, pid " +
+                                        std::to_string(job.pid()) + ", in /.*, started 20"));
+}
+
+TEST_F(Control, RestartWaitsForTheFirstStepOfTheNewRound) {
+  const TemporaryTree folder;
+  Job job(ddprun({}, worker({"link", "on-round", "1", "until", folder / "go", "progress", "5/100",
+                             "touch", folder / "stepped.{round}", "wait"})),
+          here());
+  ASSERT_TRUE(job.reaches([&] { return std::filesystem::exists(folder / "stepped.0"); }))
+      << job.err();
+  Job restart(ddpctl({"restart"}), here());
+  ASSERT_TRUE(restart.reaches([&] {
+    return restart.err().find("waiting for its first step") != std::string::npos;
+  })) << restart.err();
+  EXPECT_THAT(restart.err(), HasSubstr("waiting until the workers of round 0 have ended"));
+  EXPECT_EQ(restart.out(), "round 1 runs\n");
+  write_file(folder / "go", "");
+  EXPECT_EQ(restart.wait(), exited(0)) << restart.err();
+  EXPECT_THAT(restart.out(), HasSubstr("its first step was done "));
+}
+
+TEST_F(Control, ReplaceSaysWhyNoStandbyCanTakeThePlace) {
+  const auto none = start("none");
+  EXPECT_THAT(ask({"replace", "--rank=0", "none"}).err,
+              HasSubstr("cannot be replaced in place: --max-restarts is 0, so there can be no"));
+  const auto some = start("some", {"--max-restarts=1"});
+  EXPECT_THAT(ask({"replace", "--rank=0", "some"}).err,
+              HasSubstr("cannot be replaced in place: --standby is off"));
+}
+
+TEST_F(Control, AJobIsFoundByItsProgramToo) {
+  const auto job = start("one");
+  EXPECT_EQ(status_of("ddprun_test_worker").at("nodes").at(0).at("agent_pid"), job->pid());
+  EXPECT_EQ(ask({"status", "trainer"}).code, kNoJob);
+  const auto two = start("two");
+  const Told told = ask({"status", "ddprun_test_worker"});
+  EXPECT_EQ(told.code, kSeveral);
+  EXPECT_THAT(told.err,
+              AllOf(HasSubstr("2 jobs run ddprun_test_worker"), HasSubstr("job 'one', "),
+                    HasSubstr("job 'two', "), HasSubstr(", in /"), HasSubstr(", started 20")));
 }
 
 TEST_F(Control, EventsAreThoseOfTheFileAndGoOnUntilTheEnd) {
@@ -561,9 +627,21 @@ TEST_F(Control, OfWhatWorkersPrintATerminalGetsTheColoursAndWithRawAllOfIt) {
     return terminal.seen();
   };
   EXPECT_EQ(seen_with({}, ""), "99 %\n\x1b[31mred\\x1b]0;title\\x07 \\x1b[2J\x1b[0m\n");
-  EXPECT_EQ(seen_with({}, "1"), " 1 %\\r99 %\nred\\x1b]0;title\\x07 \\x1b[2J\n");
+  EXPECT_EQ(seen_with({}, "1"), "99 %\nred\\x1b]0;title\\x07 \\x1b[2J\n");
   EXPECT_EQ(seen_with({"--raw"}, ""), " 1 %\r99 %\n" + line + "\n");
-  EXPECT_EQ(ask({"logs", "--rank=0"}).out, " 1 %\r99 %\n" + line + "\n") << "no terminal";
+  EXPECT_EQ(ask({"logs", "--rank=0"}).out, "99 %\n" + line + "\n") << "no terminal";
+  EXPECT_EQ(ask({"logs", "--rank=0", "--raw"}).out, " 1 %\r99 %\n" + line + "\n");
+  EXPECT_EQ(ask({"logs", "--rank=0", "--tail", "1"}).out, line + "\n");
+}
+
+TEST_F(Control, StreamsThatAreNotKeptAreToldInOneLineForAllRanks) {
+  const auto job = start("many");
+  const std::string line =
+      "ddpctl: stdout of ranks 0 and 1 is not kept, because it does not pass through ddprun; start "
+      "the job with --redirects=3 or --tee=3 to keep it\n";
+  EXPECT_EQ(ask({"logs"}).err, line);
+  Job follow(ddpctl({"logs", "-f"}), here());
+  EXPECT_TRUE(follow.reaches([&] { return follow.err() == line; })) << follow.err();
 }
 
 TEST_F(Control, RanksThatAreNotThereAreRefused) {

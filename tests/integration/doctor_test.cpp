@@ -15,6 +15,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::IsSupersetOf;
+using ::testing::Not;
 
 struct Diagnosis {
   explicit Diagnosis(const std::string& text) : json(boost::json::parse(text)) {
@@ -123,6 +124,22 @@ TEST(Doctor, SkipsTheAllReduceWhereNoTorchIs) {
   EXPECT_EQ(diagnosis.verdict("all-reduce"), "skipped") << diagnosis.text("all-reduce");
   EXPECT_THAT(diagnosis.text("all-reduce"), HasSubstr("no torch found"));
   EXPECT_EQ(diagnosis.verdict("ddprun"), "ok") << diagnosis.text("ddprun");
+}
+
+// The first rows come while the workers still run.
+TEST(Doctor, PrintsEachRowWhenItIsKnown) {
+  const TemporaryTree folder;
+  const std::string program =
+      worker_script(folder, "until [ -e " + (folder / "go") + " ]; do sleep 0.05; done");
+  Job job(ddpctl({"doctor", "--worker", program}));
+  EXPECT_TRUE(job.reaches([&] {
+    return job.out().find("for a set and a get") != std::string::npos;
+  })) << job.out();
+  EXPECT_THAT(job.out(), Not(HasSubstr("all-reduce")));
+  write_file(folder / "go", "");
+  job.wait();
+  EXPECT_THAT(job.out(), HasSubstr("all-reduce"));
+  EXPECT_THAT(job.out(), HasSubstr(" to look at.\n"));
 }
 
 TEST(Doctor, RefusesWrongUsage) {

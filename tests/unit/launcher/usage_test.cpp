@@ -8,6 +8,9 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <set>
+#include <sstream>
+#include <string>
 #include <vector>
 
 #include "tests/support/temporary_tree.h"
@@ -227,6 +230,43 @@ TEST_F(Usage, BashCompletesOptionsAndTheirValues) {
   EXPECT_EQ(completed("ddprun --exit-code = t", 3), "torchrun\n");
   EXPECT_THAT(completed("ddprun --tee 3 --standa", 3), "--standalone\n");
   EXPECT_EQ(completed("ddprun --tee 3 prog --stand", 4), "\n") << "the program's own option";
+}
+
+TEST_F(Usage, DdpctlCompletesItsCommandsAndTheirOptions) {
+  const auto script_for = [&](const std::string& shell) {
+    return output_of(DDPRUN_DDPCTL, {"--print-completion=" + shell});
+  };
+  const std::string script = tree_.write("ddpctl.bash", script_for("bash"));
+  const auto completed = [&](const std::string& words, int current) {
+    return output_of("/bin/bash", {"-c", "source " + script + "; COMP_WORDS=(" + words +
+                                             "); COMP_CWORD=" + std::to_string(current) +
+                                             "; _ddpctl; printf '%s\\n' \"${COMPREPLY[@]}\""});
+  };
+  EXPECT_EQ(completed("ddpctl rep", 1), "replace\nreplay\n");
+  EXPECT_EQ(completed("ddpctl logs --ta", 2), "--tail\n");
+  EXPECT_EQ(completed("ddpctl store sta", 2), "stats\n");
+  EXPECT_THAT(script_for("zsh"),
+              testing::AllOf(HasSubstr("'stop:Stop a job"), HasSubstr("'--tail[of each worker")));
+  EXPECT_THAT(script_for("fish"),
+              testing::AllOf(HasSubstr("-a stop -d 'Stop a job"), HasSubstr(" -l tail -r -d ")));
+  EXPECT_EQ(run(DDPRUN_DDPCTL, {"--print-completion=tcsh"}, {}).exit_code, 2);
+}
+
+TEST_F(Usage, DdpctlsManPageHasAllCommandsAndIsSoundTroff) {
+  const std::string page = output_of(DDPRUN_DDPCTL, {"--print-man-page"});
+  for (const std::string command :
+       {"status", "logs", "stacks", "events", "stop", "restart", "replace", "forget", "store",
+        "leader", "token", "replay", "doctor"}) {
+    EXPECT_THAT(page, HasSubstr("\n.SS " + command + "\n"));
+  }
+  EXPECT_THAT(page, HasSubstr("\n.BR ddprun (1)\n"));
+  const std::set<std::string> known{".TH", ".SH", ".SS", ".TP", ".PP", ".B", ".BR", ".nf", ".fi"};
+  std::istringstream lines(page);
+  for (std::string line; std::getline(lines, line);) {
+    const bool is_request = line.starts_with('.') || line.starts_with('\'');
+    if (is_request) EXPECT_TRUE(known.contains(line.substr(0, line.find(' ')))) << line;
+    EXPECT_EQ(line.find(".SH", 1), std::string::npos) << line;
+  }
 }
 
 // A link in bin/, as an environment's python is one; a copy of the program is 12 MB.

@@ -33,7 +33,7 @@ TEST(Doctor, FindsAnotherDdprunOnThePath) {
   expect_ok(judge_ddprun({own, "/usr/bin/ddprun", own}));
   expect_look(judge_ddprun({own, "/usr/bin/ddprun", "ddprun 0.0.9 (round protocol 2)"}),
               "one version");
-  expect_look(judge_ddprun({own, "", ""}), "PATH");
+  EXPECT_EQ(judge_ddprun({own, "", ""}).verdict, Verdict::kNote) << "it was called by its path";
 }
 
 TEST(Doctor, AnOldKernelWillDo) {
@@ -116,6 +116,16 @@ TEST(Doctor, LooksAtClocksThatCannotBeTrusted) {
   expect_look(judge_clock(facts), "clock source");
 }
 
+TEST(Doctor, OnOneNodeWhatOnlySeveralNeedIsANote) {
+  const Finding name = judge_own_name({.name = "vm", .addresses = {"127.0.0.1"}});
+  expect_look(name, "--master-addr");
+  EXPECT_EQ(on_one_node(name).verdict, Verdict::kNote);
+  EXPECT_EQ(count_to_look_at({on_one_node(name)}), 0);
+  ClockFacts free_running{"tsc", 30, 0ms, false, false, {}};
+  EXPECT_EQ(on_one_node(judge_clock(free_running)).verdict, Verdict::kNote);
+  expect_look(on_one_node(judge_own_name({.name = "vm", .error = "unknown"})), "/etc/hosts");
+}
+
 TEST(Doctor, TellsWhyGpusCannotBeUsed) {
   expect_ok(judge_gpus({}));
   GpuFacts usual{.driver = "550.54.15",
@@ -195,15 +205,14 @@ TEST(Doctor, PrintsATableWithWhatToDoUnderIt) {
   const std::vector<Finding> findings{{"kernel", Verdict::kOk, "6.1", ""},
                                       {"/dev/shm", Verdict::kLook, "64 MiB", "more of it"},
                                       {"all-reduce", Verdict::kSkipped, "no torch found", ""}};
-  EXPECT_EQ(to_table("ddprun 1.2", findings),
-            "ddprun 1.2\n"
-            "\n"
+  std::string table;
+  for (const Finding& each : findings) table += to_row(each, 10);
+  EXPECT_EQ(table,
             "ok          kernel       6.1\n"
             "look here   /dev/shm     64 MiB\n"
             "                         -> more of it\n"
-            "skipped     all-reduce   no torch found\n"
-            "\n"
-            "1 thing to look at.\n");
+            "skipped     all-reduce   no torch found\n");
+  EXPECT_EQ(last_line(findings), "1 thing to look at.\n");
   const auto json = boost::json::parse(to_json("ddprun 1.2", findings));
   EXPECT_EQ(json.at("to_look_at").as_int64(), 1);
   EXPECT_EQ(json.at("checks").at(1).at("verdict").as_string(), "look");
