@@ -68,8 +68,13 @@ def has_no_errors(browser):
 
 def test_numbers(browser, program):
     with SimulatedJob(program, 8) as job:
-        job.do("advance 412")
         browser.open(job.url)
+        shows(browser, "step-more", "no step was reported yet")
+        shows(browser, "goodput", "–")
+        shows(browser, "down", "no step was reported yet")
+        job.do("advance 412")
+        shows(browser, "goodput", "100.0 %")
+        shows(browser, "down", "0 ms down, start 1.2 s")
         shows(browser, "step", "412")
         shows(browser, "step-more", "of 20,000")
         shows(browser, "program", "train.py")
@@ -108,6 +113,7 @@ def test_numbers(browser, program):
 def test_the_loss(browser, program):
     with SimulatedJob(program, 8) as job:
         browser.open(job.url)
+        awaits("how a loss is reported is said", lambda: "ddprun.progress.report(step, total, loss=loss)" in browser.text("loss-hint"))
         for step in (100, 200, 300):
             job.do("advance 100")
             shows(browser, "step", str(step))
@@ -135,6 +141,37 @@ def test_a_hang(browser, program):
         shows(browser, "grid-summary", "16 of 16 are late")
         shows(browser, "legend-awaited", "the others wait for it: 1")
         awaits("rank 11 is the one", lambda: browser.value("document.querySelector('#behind tr td').innerText") == "11")
+    has_no_errors(browser)
+
+
+def test_a_proven_hang(browser, program):
+    sentence = "rank 11 is stopped by a signal; ranks 0-10, 12-15 wait for it in all_reduce 300 of group 0"
+    with SimulatedJob(program, 16) as job:
+        job.do("advance 100")
+        browser.open(job.url)
+        shows(browser, "state", "running")
+        same("the banner", browser.text("banner"), "")
+        job.do("hang 11")
+        job.do("age 120000")
+        job.do(f"prove 11 {sentence}")
+        awaits("the banner has the sentence of ddpctl status",
+               lambda: browser.text("banner").startswith(f"HUNG: {sentence}, for "))
+        shows(browser, "state", "hung")
+        shows(browser, "failure-title", "No worker has failed, but the job hangs.")
+        shows(browser, "legend-hung", "hung: 1")
+        shows(browser, "legend-waits", "wait for others: 15")
+        looks = "Object.fromEntries(view().all.map((one) => [one.rank, one.look]))"
+        same("the looks", browser.value(looks), {str(rank): "hung" if rank == 11 else "waits" for rank in range(16)})
+        # As it is drawn: the culprit is red, a victim is not.
+        paint = """((rank) => { const c = cells.find((one) => one.one.rank === rank), s = window.devicePixelRatio || 1;
+            return [...grid.getContext('2d').getImageData((c.x + 8) * s, (c.y + 8) * s, 1, 1).data].slice(0, 3); })"""
+        red, green, blue = browser.value(f"{paint}(11)")
+        same("the culprit is red", red > 150 and red > 2 * green and red > 2 * blue, True)
+        red, green, blue = browser.value(f"{paint}(3)")
+        same("the victim is not red", abs(red - green) < 30, True)
+        job.do("fail 11 killed")
+        shows(browser, "state", "running")
+        same("the banner after the restart", browser.text("banner"), "")
     has_no_errors(browser)
 
 
@@ -204,14 +241,17 @@ def test_no_overflow(browser, program):
 
 
 def screenshots(browser, program, folder):
+    """Each state that the page can be in."""
     folder.mkdir(parents=True, exist_ok=True)
     for ranks in (8, 1024):
         with SimulatedJob(program, ranks) as job:
             browser.open(job.url)
             shows(browser, "world", f"{ranks:,}")
+            shots(browser, folder, f"{ranks}-1-start")
             for _ in range(45):
                 job.do("advance 9")
                 time.sleep(0.05)
+            shots(browser, folder, f"{ranks}-2-running")
             job.do("fail 3 Traceback (most recent call last):\\n  File \"train.py\", line 88, in step\\n    loss = "
                    "model(batch)\\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.50 GiB.")
             for _ in range(3):
@@ -223,16 +263,36 @@ def screenshots(browser, program, folder):
                 job.do("behind 777 40")
                 job.do("behind 431 6")
             time.sleep(1.2)
-            shots(browser, folder, f"{ranks}")
-            job.do(f"hang {min(5, ranks - 1) if ranks <= 8 else 777}")
+            shots(browser, folder, f"{ranks}-3-restarted")
+            culprit = min(5, ranks - 1) if ranks <= 8 else 777
+            job.do(f"hang {culprit}")
             job.do("age 17000")
             time.sleep(1.2)
-            shots(browser, folder, f"{ranks}-hang")
+            shots(browser, folder, f"{ranks}-4-waiting")
+            job.do(f"prove {culprit} rank {culprit} is stopped by a signal; the others wait for it in all_reduce 300 of group 0")
+            shows(browser, "state", "hung")
+            shots(browser, folder, f"{ranks}-5-hung")
+            job.do("finish train.py FAILED: rank 3 (pid 4003) ended with exit code 1")
+            shows(browser, "state", "ended")
+            shots(browser, folder, f"{ranks}-6-failed")
+        time.sleep(1.2)
+    with SimulatedJob(program, 8) as job:
+        browser.open(job.url)
+        job.do("advance 20000")
+        shows(browser, "step", "20,000")
+    awaits("the page says that it hears nothing", lambda: browser.text("banner").startswith("No connection to the agent"))
+    shots(browser, folder, "8-7-disconnected")
+    with SimulatedJob(program, 8) as job:
+        browser.open(job.url)
+        job.do("advance 20000")
+        job.do("finish train.py succeeded")
+        shows(browser, "state", "ended")
+        shots(browser, folder, "8-8-succeeded")
 
 
 def shots(browser, folder, name):
     for dark in (False, True):
-        for width in (390, 1440):
+        for width in (500, 1600):
             browser.look(width, 844 if width < 800 else 900, dark)
             time.sleep(0.3)
             browser.screenshot(folder / f"{name}-{'dark' if dark else 'light'}-{width}.png")
@@ -247,7 +307,7 @@ def main():
         if "--screenshots" in sys.argv:
             screenshots(browser, program, pathlib.Path(sys.argv[sys.argv.index("--screenshots") + 1]))
             return
-        for test in (test_numbers, test_the_loss, test_a_hang, test_a_connection_that_breaks, test_a_thousand_ranks, test_no_overflow):
+        for test in (test_numbers, test_the_loss, test_a_hang, test_a_proven_hang, test_a_connection_that_breaks, test_a_thousand_ranks, test_no_overflow):
             test(browser, program)
             print(f"page: {test.__name__} passed", flush=True)
 

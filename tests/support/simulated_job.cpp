@@ -12,6 +12,7 @@
 //                  older                                           others wait for it
 //   fail R TEXT    rank R ends with code 1 and this  lose NODE     the node is lost
 //                  message; the job restarts         finish TEXT   the job's end
+//   prove R TEXT   it is proven that rank R hangs
 #include <unistd.h>
 
 #include <algorithm>
@@ -88,6 +89,10 @@ class SimulatedJob final : public JobView {
     advance(0);
   }
 
+  void prove(int rank, const std::string& sentence) {
+    hung_ = {{rdzv::Hung::Why::kStopped, {rank}, sentence, 17s}};
+  }
+
   void fail(int rank, const std::string& message) {
     tell(WorkerExited{.round = Round{round_},
                       .worker = {rank, rank % kWorkersOfNode, pid_of(rank)},
@@ -162,10 +167,14 @@ class SimulatedJob final : public JobView {
     node.until_run = 1200ms;
     node.until_first_step = node.until_run;
     for (const RestartTotal& total : totals_) node.downtime.stopped += total.downtime;
-    node.goodput = 1 - std::chrono::duration<double>(node.until_run + node.downtime.total()) /
-                           std::chrono::duration<double>(node.wall);
+    const bool has_stepped = std::ranges::any_of(ranks_, [](const Rank& r) { return r.step > 0; });
+    if (has_stepped) {
+      node.goodput = std::max(0.0, 1 - std::chrono::duration<double>(node.downtime.total()) /
+                                           std::chrono::duration<double>(node.wall));
+    }
     node.restart_totals = totals_;
     node.recent_restarts = restarts_;
+    if (index == 0) node.hung = hung_;
     if (index == 0) node.store = StoreStatus{18'204, ranks_.size(), 311, 91'000};
     node.events = index == 0 ? events_ : std::vector<std::string>{};
     return node;
@@ -216,6 +225,7 @@ class SimulatedJob final : public JobView {
     if (total == totals_.end()) total = totals_.insert(total, {reason, 0, {}});
     total->count += 1;
     total->downtime += lost;
+    hung_.clear();
     for (Rank& each : ranks_) {
       each.step = each.step / kCheckpointSteps * kCheckpointSteps;
       each.hangs = false;
@@ -231,6 +241,7 @@ class SimulatedJob final : public JobView {
   std::vector<Rank> ranks_;
   std::uint32_t round_ = 0;
   int spent_ = 0;
+  std::vector<HungStatus> hung_;
   bool is_over_ = false;
   std::vector<RestartRecord> restarts_;
   std::vector<RestartTotal> totals_;
@@ -286,6 +297,10 @@ class Commands {
     if (command == "fail") {
       const int rank = number();
       return job_.fail(rank, rest());
+    }
+    if (command == "prove") {
+      const int rank = number();
+      return job_.prove(rank, rest());
     }
     if (command == "finish") {
       job_.finish();
