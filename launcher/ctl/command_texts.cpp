@@ -52,7 +52,7 @@ std::vector<std::string> words_of(const CommandText& command) {
 
 // Only the first clause of the help text, because a completion list has little room.
 std::string brief(std::string_view what) {
-  return std::string(what.substr(0, what.find_first_of(".:;(\n")));
+  return std::string(trimmed(what.substr(0, what.find_first_of(".:;(\n"))));
 }
 
 std::string bash(const CommandText& program) {
