@@ -15,6 +15,8 @@
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/signal_set.hpp>
+#include <boost/process/v2/process.hpp>
+#include <boost/system/system_error.hpp>
 #include <cerrno>
 #include <chrono>
 #include <cstdint>
@@ -43,6 +45,7 @@ namespace ddprun::agent {
 namespace {
 
 namespace asio = boost::asio;
+using Process = boost::process::v2::basic_process<asio::io_context::executor_type>;
 
 constexpr int kFirstRealTimeSignal = 32;              // the agent handles none of those
 constexpr std::chrono::milliseconds kLookAgain{100};  // if the exit status is not available yet
@@ -142,7 +145,10 @@ void end_and_reap(pid_t pid, std::atomic<pid_t>* keeper_slot) {
   reaped(pid, 0);
 }
 
-// Starts the child: everything is prepared before vfork, and the child makes system calls only.
+// Starts the child, which Boost.Process then reaps. Boost's default_launcher forks and lets Asio rebuild
+// its reactor in the child; its vfork_launcher does so in memory shared with the parent. A child that
+// only calls exec needs neither: here everything is prepared before vfork, and the child makes system
+// calls only.
 class Starter {
  public:
   struct Started {
@@ -354,14 +360,28 @@ class Worker final : public WorkerProcess {
         on_end_(std::move(on_end)),
         names_(io.get_executor()) {}
 
-  // Takes over the child, but not if it fails: then the caller must reap it. Without a pidfd SIGCHLD
-  // tells of the end. What a debugger traces is then known to have ended when the debugger lets it
-  // go, because only that one gets the signal.
+  ~Worker() override {
+    if (process_) process_->detach();
+  }
+
+  // Takes over the child, but not if it fails: then the caller must reap it. Without a pidfd, which
+  // Boost.Process needs, SIGCHLD tells of the end. What a debugger traces is then known to have ended
+  // when the debugger lets it go, because only that one gets the signal.
   Result<void> watch(rdzv::UniqueFd end) {
     boost::system::error_code ec;
     if (end) {
-      end_.assign(end.get(), ec);
-      if (!ec) static_cast<void>(end.release());
+      // One descriptor for Boost.Process and one to wait on: Boost's wait reaps the child, and the
+      // rest of the group must be killed before that.
+      rdzv::UniqueFd other(::fcntl(end.get(), F_DUPFD_CLOEXEC, 0));
+      if (!other) return fail(error_from_errno(errno, "cannot watch a worker"));
+      try {
+        end_.assign(other.get());
+        static_cast<void>(other.release());
+        process_.emplace(executor_, pid_, end.get());
+        static_cast<void>(end.release());
+      } catch (const boost::system::system_error& error) {
+        return fail(error_from_errno(error.code().value(), "cannot watch a worker"));
+      }
     } else {
       child_signal_.add(SIGCHLD, ec);
       // It may have ended before.
@@ -490,7 +510,9 @@ class Worker final : public WorkerProcess {
   }
 
   void reap() {
-    reaped(pid_, WNOHANG);  // a traced one is reaped when its tracer is done
+    boost::system::error_code ignored;
+    if (process_) process_->running(ignored);  // a traced one is reaped when its tracer is done
+    reaped(pid_, WNOHANG);  // without Boost.Process, or if a filter refuses its call
     has_ended_ = true;
     // The callback may destroy this object.
     std::exchange(on_end_, nullptr)(*status_);
@@ -499,6 +521,7 @@ class Worker final : public WorkerProcess {
   const asio::io_context::executor_type executor_;
   const pid_t pid_;
   const bool is_in_control_group_;
+  std::optional<Process> process_;      // with a pidfd, once it is watched
   asio::posix::stream_descriptor end_;  // closed: child_signal_ tells instead
   asio::signal_set child_signal_;
   Timer look_again_;
@@ -513,8 +536,8 @@ class Worker final : public WorkerProcess {
   std::chrono::milliseconds rest_pause_{1};
   std::list<asio::posix::stream_descriptor> others_;  // see await_others()
   bool awaits_others_ = false;                        // the worker has ended before them
-  std::optional<ExitStatus> status_;  // once it has ended
-  bool has_ended_ = false;            // and is reaped
+  std::optional<ExitStatus> status_;                  // once it has ended
+  bool has_ended_ = false;                            // and is reaped
   const rdzv::Lifetime lifetime_;
 };
 

@@ -1,4 +1,4 @@
-// One worker process: started with clone3 (CLONE_VFORK), watched through its pidfd (or by SIGCHLD where
+// One worker process (Boost.Process v2): started with clone3 (CLONE_VFORK), watched through its pidfd (or by SIGCHLD where
 // the kernel or a filter gives none), signalled as a process group. The rest of the group is killed
 // before its leader is reaped: as long as that is a zombie, its number cannot be reused. Event loop
 // thread only: PR_SET_PDEATHSIG acts when the thread that started the worker ends.
