@@ -7,6 +7,7 @@
 
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <cstddef>
 #include <memory>
 #include <span>
@@ -30,6 +31,7 @@ struct StoreConnection {
   wire::RequestDecoder decoder;
   std::unique_ptr<wire::ReplyQueue> unsent;  // only while the client reads more slowly than it asks
   std::size_t held_bytes = 0;                // counted by the store
+  std::chrono::steady_clock::time_point asked_at = {};  // its last request came
   bool is_finished = false;  // it will send nothing more; close when all replies are sent
   // Received bytes that are not processed until the client has read its replies: it is paused
   // meanwhile, and nothing more is received. (Null for nearly all clients.)
@@ -41,11 +43,15 @@ struct StoreConnection {
            (backlog ? backlog->capacity() : 0);
   }
 
-  // HOST:PORT
-  std::string peer_name() const {
+  // Port 0: it is gone.
+  Endpoint peer() const {
     SocketAddress peer;
-    if (::getpeername(socket.get(), &peer.any, &peer.size) != 0) return "a client that is gone";
-    return Endpoint{numeric_host(peer), peer.port()}.to_string();
+    if (::getpeername(socket.get(), &peer.any, &peer.size) != 0) return {};
+    return {numeric_host(peer), peer.port()};
+  }
+  std::string peer_name() const {
+    const Endpoint found = peer();
+    return found.port == 0 ? "a client that is gone" : found.to_string();
   }
 
   // Sends as much of `replies` as the socket accepts now. False: the connection is broken.

@@ -67,6 +67,12 @@ class StoreCore {
   // Drops the keys and queues with such a name; who waits for one waits on.
   void erase_if(const std::function<bool(std::string_view name)>& is_obsolete);
 
+  // One of the names that its WAIT or BARRIER misses; empty: it does not wait.
+  std::string_view awaited(ClientId client) const {
+    const auto& missing = clients_[client].missing;
+    return missing.empty() ? std::string_view() : std::string_view(missing.front().slot->first);
+  }
+
   // Memory held by keys, queues and waiters; the shell adds its own, so that one limit covers both.
   std::size_t bytes() const { return bytes_; }
   void set_outside_bytes(std::size_t bytes) { outside_bytes_ = bytes; }

@@ -84,6 +84,18 @@ class Loop final : public StoreServer {
             shown_.keys.load(kRelaxed), shown_.memory_bytes.load(kRelaxed)};
   }
 
+  std::vector<StoreWait> waits() override {
+    std::vector<StoreWait> seen;
+    const bool somebody_waits = shown_.waiting.load(std::memory_order_relaxed) > 0;
+    {
+      const std::scoped_lock lock(adopted_mutex_);
+      if (somebody_waits) seen = waits_;
+      waits_are_asked_for_ = somebody_waits;
+    }
+    if (somebody_waits) wake();
+    return seen;
+  }
+
   void adopt(UniqueFd connection, std::string received) override {
     {
       const std::scoped_lock lock(adopted_mutex_);
@@ -150,6 +162,7 @@ class Loop final : public StoreServer {
     shown_.requests.store(requests_, kRelaxed);
     shown_.connections.store(open_sessions_, kRelaxed);
     shown_.keys.store(stats.keys + stats.queues, kRelaxed);
+    shown_.waiting.store(stats.waiting_clients, kRelaxed);
     shown_.memory_bytes.store(stats.bytes + outside_bytes_, kRelaxed);
   }
 
@@ -232,10 +245,27 @@ class Loop final : public StoreServer {
       is_obsolete.swap(is_obsolete_);
     }
     if (is_obsolete) core_.erase_if(is_obsolete);
+    look_at_waits();
     for (auto& [connection, received] : adopted) {
       prepare_connection(connection.get());
       if (StoreConnection* session = open(std::move(connection))) serve(*session, received);
     }
+  }
+
+  void look_at_waits() {
+    constexpr std::size_t kShown = 100;
+    {
+      const std::scoped_lock lock(adopted_mutex_);
+      if (!std::exchange(waits_are_asked_for_, false)) return;
+    }
+    std::vector<StoreWait> found;
+    for (const auto& session : sessions_) {
+      if (!session || found.size() == kShown) continue;
+      const std::string_view key = core_.awaited(session->client);
+      if (!key.empty()) found.push_back({session->peer(), std::string(key), session->asked_at});
+    }
+    const std::scoped_lock lock(adopted_mutex_);
+    waits_ = std::move(found);
   }
 
   // Null: epoll has no memory.
@@ -296,6 +326,7 @@ class Loop final : public StoreServer {
       if (verdict != StoreCore::Verdict::kServed)
         return reject(session, StoreCore::reason_of(verdict));
     }
+    session.asked_at = std::chrono::steady_clock::now();
     return send(session) && account(session);
   }
 
@@ -447,6 +478,8 @@ class Loop final : public StoreServer {
   std::mutex adopted_mutex_;
   std::vector<Adopted> adopted_;
   std::function<bool(std::string_view)> is_obsolete_;  // the latest that was asked for
+  bool waits_are_asked_for_ = false;                   // guarded likewise
+  std::vector<StoreWait> waits_;                       // likewise
   bool is_paused_ = false;
   bool has_told_of_shortage_ = false;
   std::size_t max_sessions_;
@@ -464,7 +497,8 @@ class Loop final : public StoreServer {
   std::size_t outside_bytes_ = 0;
   std::uint64_t requests_ = 0;
   struct {
-    std::atomic<std::uint64_t> requests = 0, connections = 0, keys = 0, memory_bytes = 0;
+    std::atomic<std::uint64_t> requests = 0, connections = 0, keys = 0, waiting = 0,
+                               memory_bytes = 0;
   } shown_;
   Thread thread_;  // last: it ends before the members that it uses
 };

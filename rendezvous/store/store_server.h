@@ -15,6 +15,7 @@
 // because workers of the new round would read keys of the old one.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -22,6 +23,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "rendezvous/common/endpoint.h"
 #include "rendezvous/common/limits.h"
@@ -50,6 +52,13 @@ struct StoreStats {
   std::uint64_t memory_bytes = 0;
 };
 
+// A client that waits, for a key that nobody has set yet.
+struct StoreWait {
+  Endpoint client;
+  std::string key;
+  std::chrono::steady_clock::time_point since;
+};
+
 class StoreServer {
  public:
   // When it returns, the server is bound and listening.
@@ -68,6 +77,10 @@ class StoreServer {
 
   // Any thread.
   virtual StoreStats stats() const = 0;
+
+  // The clients that wait, a hundred at most, as it was when this was called the last time: the store's thread
+  // is asked to look again. Any thread.
+  virtual std::vector<StoreWait> waits() = 0;
 
   // Ends the service, frees the port, joins the thread and closes every connection, within 10 ms.
   // (With very many connections, the kernel may still be closing the last ones when this returns.)

@@ -11,12 +11,15 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <mutex>
 #include <string>
 #include <thread>
 
 #include "rendezvous/common/scheduling.h"
 #include "rendezvous/net/listener.h"
+#include "rendezvous/net/socket_address.h"
+#include "rendezvous/store_wire/store_protocol.h"
 #include "tests/unit/rendezvous/store/golden.h"
 #include "tests/unit/rendezvous/store/raw_client.h"
 
@@ -254,6 +257,36 @@ TEST(StoreServer, StopsAtOnceWithTenThousandClients) {
   // Of CPU time: the clock on the wall also counts who else wants the machine.
   std::printf("stopping took %.1f ms of CPU\n", took);
   EXPECT_LT(took, 100);  // 10 on a machine that does nothing else
+}
+
+bool comes_true(const std::function<bool()>& condition) {
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (!condition() && std::chrono::steady_clock::now() < until) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  return condition();
+}
+
+TEST(StoreServer, SaysWhichClientWaitsForWhichKeySinceWhen) {
+  const auto begun = std::chrono::steady_clock::now();
+  const auto server = start();
+  RawClient setup(server->port()), other(server->port());
+  ASSERT_TRUE(setup.send(kHandshake));
+  ASSERT_TRUE(other.send(std::string(kHandshake) + set_request("/here", "1")));
+  EXPECT_TRUE(server->waits().empty());
+  std::string request(1, static_cast<char>(wire::Query::kWait));
+  wire::append<std::uint64_t>(request, 2);
+  ASSERT_TRUE(setup.send(request + bytes_field("/here") + bytes_field("/rank_2")));
+  ASSERT_TRUE(comes_true([&] { return server->waits().size() == 1; }));
+  const StoreWait wait = server->waits().at(0);
+  SocketAddress own;
+  ASSERT_EQ(::getsockname(setup.fd(), &own.any, &own.size), 0);
+  EXPECT_EQ(wait.client, (Endpoint{"127.0.0.1", own.port()}));
+  EXPECT_EQ(wait.key, "/rank_2");
+  EXPECT_GE(wait.since, begun);
+  EXPECT_LE(wait.since, std::chrono::steady_clock::now());
+  ASSERT_TRUE(other.send(set_request("/rank_2", "1")));
+  EXPECT_TRUE(comes_true([&] { return server->waits().empty(); }));
 }
 
 TEST(StoreServer, CarriesLargeValuesBothWays) {
