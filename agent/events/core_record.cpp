@@ -272,6 +272,8 @@ static void fields(auto& json, Is<rdzv::RankCalls> auto& rank) {
   json("held_us", rank.held_for);
   json("since_step_us", rank.since_step);
   json("calls", rank.groups);
+  json.may_lack("keeps_record", rank.keeps_record);
+  json.may_lack("all_wait", rank.all_wait);
 }
 
 static void fields(auto& json, Is<CallsSeen> auto& seen) {

@@ -28,8 +28,7 @@ std::string in_seconds(std::chrono::nanoseconds time) {
 }
 
 std::string call_in_words(const GroupCalls& group) {
-  return std::string(name_of(group.at->call.operation)) + " (call " +
-         std::to_string(group.at->number) + " of " + group.name + ")";
+  return ddprun::call_in_words(group.at->call.operation, group.at->number, group.name);
 }
 
 RanksAlike of_rank(const WorkerStatus& worker, const std::string& host,
@@ -133,7 +132,67 @@ std::string on_one_line(std::string_view stack) {
   return text;
 }
 
+// "evaluate (train.py:41), in read (codec.py:12)": where the program itself is, which is the innermost frame in the file
+// of its outermost one, and what that has called.
+std::string place_in(std::string_view stack) {
+  std::vector<std::string_view> frames;
+  while (!stack.empty()) {
+    const auto end = stack.find('\n');
+    const std::string_view frame = stack.substr(0, end);
+    // Of the interpreter, as runpy.
+    if (frame.find("(<frozen ") == std::string_view::npos && !frame.empty()) {
+      frames.push_back(frame);
+    }
+    if (frame == "main" || frame.starts_with("main (")) break;
+    stack.remove_prefix(end == std::string_view::npos ? stack.size() : end + 1);
+  }
+  if (frames.empty()) return {};
+  const auto file_of = [](std::string_view frame) {
+    const auto begin = frame.rfind('(');
+    return begin == std::string_view::npos ? std::string_view()
+                                           : frame.substr(begin, frame.rfind(':') - begin);
+  };
+  const auto own = std::ranges::find(frames, file_of(frames.back()), file_of);
+  std::string text(*own);
+  if (own != frames.begin()) text += ", in " + std::string(frames.front());
+  return text;
+}
+
+std::string time_in_words(std::chrono::nanoseconds time) {
+  const auto minutes = std::chrono::duration_cast<std::chrono::minutes>(time).count();
+  return minutes > 0 ? std::to_string(minutes) + " min" : in_seconds(time);
+}
+
 }  // namespace
+
+// Calls are counted from 1: 0 is a wait in the store, for the key that `group` is.
+static std::string observed(const rdzv::WaitingFor& wait) {
+  if (wait.number > 0) return sentence(wait);
+  const std::string store = " in the store of this round";
+  const std::string waits =
+      rdzv::ranks_in_words(wait.waiting) + (wait.waiting.size() == 1 ? " waits" : " wait");
+  const std::string key = " for the key " + wait.group;
+  if (wait.missing.empty()) return waits + store + key;
+  return rdzv::ranks_in_words(wait.missing) + (wait.missing.size() == 1 ? " does" : " do") +
+         " not wait" + store + ", where " + waits + key;
+}
+
+std::string wait_line(const rdzv::WaitingFor& wait, const std::map<int, RankStack>& stacks,
+                      int agent_pid) {
+  std::string text = observed(wait) + ", for " + time_in_words(wait.waited);
+  for (const int rank : wait.missing) {
+    const auto found = stacks.find(rank);
+    if (found == stacks.end()) continue;
+    const RankStack& stack = found->second;
+    std::string place = place_in(stack.stack);
+    if (is_notable(stack.state)) place = stack.state + (place.empty() ? "" : ", " + place);
+    if (place.empty()) place = stack.state;
+    if (place.empty()) continue;
+    text += "; rank " + std::to_string(rank) + ": " + place;
+    break;
+  }
+  return printable(text + "; ddpctl stacks " + std::to_string(agent_pid) + " shows all ranks");
+}
 
 HangReport make_hang_report(const rdzv::Hung& hung, const JobStatus& status,
                             const std::map<int, RankStack>& stacks) {

@@ -44,6 +44,11 @@ struct HangReport {
   std::vector<std::string> silent;  // hosts that have not answered in time
 };
 
+// What is observed, after a while, in a line: who waits for whom, where, for how long, and what one of those does that
+// have not come, as far as its stack is known.
+std::string wait_line(const rdzv::WaitingFor& wait, const std::map<int, RankStack>& stacks,
+                      int agent_pid);
+
 HangReport make_hang_report(const rdzv::Hung& hung, const JobStatus& status,
                             const std::map<int, RankStack>& stacks);
 

@@ -215,6 +215,11 @@ std::vector<record::RecordedGroup> WorkerLink::groups() const {
   return record::read(*memory.get());
 }
 
+record::RecordedThreads WorkerLink::threads() const {
+  const Mapped<record::Memory> memory(record_.get());
+  return memory.get() == nullptr ? record::RecordedThreads{} : record::read_threads(*memory.get());
+}
+
 void WorkerLink::await_message() {
   socket_.async_wait(asio::posix::stream_descriptor::wait_read,
                      lifetime_.guard([this](const boost::system::error_code& ec) {

@@ -84,6 +84,7 @@ class WorkerLink : public std::enable_shared_from_this<WorkerLink> {
   StepMarks marks() const;  // likewise
   // The groups that the worker is in, with the calls that its record has; likewise.
   std::vector<record::RecordedGroup> groups() const;
+  record::RecordedThreads threads() const;
 
  private:
   WorkerLink(const boost::asio::any_io_executor& executor, rdzv::UniqueFd socket,

@@ -136,6 +136,18 @@ def _show_stacks():
     faulthandler.register(_STACK_SIGNAL, file=stacks, all_threads=True)
 
 
+def _say_that_there_is_a_record():
+    """In the record of collectives (collectives.py, _THREADS_AT): until a group is made, it has nothing else."""
+    text = os.environ.get("DDPRUN_LINK_RECORD_FD", "")
+    if text.isdecimal():
+        try:
+            header = os.pread(int(text), 20, 0)
+            if header[:8] == b"\0DDPRCRD" and header[16:] == os.getpid().to_bytes(4, sys.byteorder):
+                os.pwrite(int(text), (1).to_bytes(4, sys.byteorder), 72)
+        except OSError:
+            pass
+
+
 def _own_descriptor(variable, target):
     """The descriptor that this variable names, if it leads there; no child gets it, or the variable."""
     text = os.environ.pop(variable, "")
@@ -173,6 +185,7 @@ def _leave(folder):
         sys.meta_path.insert(0, _Hooks(folder))
         sys.meta_path.append(_Package(folder))
         _show_stacks()
+        _say_that_there_is_a_record()
     except Exception as error:
         print(f"ddprun: not all of this worker is shown: {type(error).__name__}: {error}", file=sys.stderr)
     _, has_more, others = os.environ.pop("PYTHONPATH", "").partition(":")

@@ -50,7 +50,7 @@ struct Found {
   std::int64_t id = 0;  // kAsked: the main thread, which was asked for all stacks
   std::string name;
   std::string stack;
-  bool is_ours = false;  // of ddprun's hooks
+  bool is_ours = false;  // a thread of ddprun's hooks: its outermost frame is
 };
 constexpr std::int64_t kAsked = -1;
 
@@ -208,7 +208,8 @@ std::vector<Found> find_threads(std::string_view text) {
       std::string frame;
       if (auto of_python = frame_of_python(line)) {
         frame = std::move(*of_python);
-        threads.back().is_ours |= line.find(kFileOfHooks) != std::string_view::npos;
+        threads.back().is_ours = line.find(kFileOfHooks) != std::string_view::npos;
+        if (threads.back().is_ours) continue;
       } else if (auto of_debugger = frame_in(line)) {
         frame = std::move(*of_debugger);
       } else if (line.starts_with("      [<")) {

@@ -7,9 +7,10 @@
 namespace ddprun::agent {
 
 template <>
-inline constexpr std::array<std::string_view, 11> kNames<record::Operation>{
-    "other",   "all_reduce",     "broadcast",  "reduce",  "all_gather", "gather",
-    "scatter", "reduce_scatter", "all_to_all", "barrier", "send_recv"};
+inline constexpr std::array<std::string_view, 14> kNames<record::Operation>{
+    "other",     "all_reduce",       "broadcast",  "reduce",  "all_gather", "gather",
+    "scatter",   "reduce_scatter",   "all_to_all", "barrier", "send_recv",  "init_process_group",
+    "new_group", "monitored_barrier"};
 template <>
 inline constexpr bool kMayGrow<record::Operation> = true;
 template <>
@@ -27,6 +28,15 @@ void fields(auto& json, Is<GroupCall> auto& at) {
   json("since_us", at.since);
 }
 
+void fields(auto& json, Is<EarlierCall> auto& earlier) {
+  json("number", earlier.number);
+  json("operation", earlier.call.operation);
+  json("type", earlier.call.type);
+  json("root", earlier.call.root);
+  json("elements", earlier.call.elements);
+  json("signature", earlier.call.signature);
+}
+
 void fields(auto& json, Is<GroupCalls> auto& group) {
   json("group", group.name);
   json("id", group.id);
@@ -36,6 +46,7 @@ void fields(auto& json, Is<GroupCalls> auto& group) {
   json("at", group.at);
   json.may_lack("peer", group.peer);
   json.may_lack("since_entry_us", group.since_entry);
+  json.may_lack("before", group.before);
 }
 
 }  // namespace ddprun::agent

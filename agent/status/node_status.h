@@ -71,6 +71,8 @@ struct WorkerStatus {
   std::chrono::nanoseconds held_for{};  // in that state, without having run meanwhile
   // In its process groups; nothing: it keeps no record.
   std::vector<GroupCalls> calls = {};
+  bool keeps_record = false;  // also where it is in no group yet
+  bool all_wait = false;      // each of its threads that make calls is inside of the wait for one
 
   bool operator==(const WorkerStatus&) const = default;
 };

@@ -58,6 +58,8 @@ static void fields(auto& json, Is<WorkerStatus> auto& worker) {
   json.may_lack("held", worker.held);
   json.may_lack("held_us", worker.held_for);
   json.may_lack("calls", worker.calls);
+  json.may_lack("keeps_record", worker.keeps_record);
+  json.may_lack("all_wait", worker.all_wait);
 }
 
 static void fields(auto& json, Is<HungStatus> auto& hung) {
@@ -255,7 +257,7 @@ std::vector<rdzv::RankCalls> calls_of(const JobStatus& status) {
       const bool has_stepped = worker.progress && worker.progress->step;
       calls.push_back({worker.rank, worker.held, worker.held_for,
                        has_stepped ? std::optional(worker.progress->since_step) : std::nullopt,
-                       worker.calls});
+                       worker.calls, worker.keeps_record, worker.all_wait});
     }
   }
   return calls;

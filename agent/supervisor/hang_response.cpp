@@ -39,12 +39,27 @@ void HangResponse::forget() {
 }
 
 void HangResponse::respond(const rdzv::Hung& hung, const JobStatus& status) {
-  if (cases_.size() >= kCasesMax) return;
-  Case& added = cases_.emplace_back();
+  Case added;
   added.hung = hung;
   added.status = status;
-  if (cases_.size() == 1) ask({culprits_of(hung), {}, /*is_brief=*/true});
+  begin(std::move(added));
 }
+
+void HangResponse::tell(const rdzv::WaitingFor& wait) {
+  if (wait.missing.empty()) return hooks_.wait_report(wait, {});
+  Case added;
+  added.hung.ranks = {wait.missing.front()};
+  added.wait = wait;
+  begin(std::move(added));
+}
+
+void HangResponse::begin(Case added) {
+  if (cases_.size() >= kCasesMax) return;
+  cases_.push_back(std::move(added));
+  if (cases_.size() == 1) ask_first();
+}
+
+void HangResponse::ask_first() { ask({culprits_of(cases_.front().hung), {}, /*is_brief=*/true}); }
 
 // Both answers come, or their limits.
 void HangResponse::ask(StackQuery question) {
@@ -77,12 +92,17 @@ void HangResponse::take(const std::vector<WorkerStacks>& stacks) {
 void HangResponse::taken() {
   Case& current = cases_.front();
   if (--current.awaited > 0) return;
+  if (current.wait) {
+    hooks_.wait_report(*current.wait, current.stacks);
+    return next();
+  }
   if (!std::exchange(current.is_about_others, true)) {
     return ask({{}, culprits_of(current.hung), /*is_brief=*/true});
   }
   const HangReport report = make_hang_report(current.hung, current.status, current.stacks);
   hooks_.report(report);
-  ends_ ? confirm(report, kAttempts) : next();
+  const bool ends = ends_ && report.hung.is_verdict();
+  ends ? confirm(report, kAttempts) : next();
 }
 
 void HangResponse::confirm(const HangReport& report, int attempts) {
@@ -163,7 +183,7 @@ void HangResponse::end_elsewhere(std::vector<EndHung> questions, int attempts) {
 
 void HangResponse::next() {
   cases_.pop_front();
-  if (!cases_.empty()) ask({culprits_of(cases_.front().hung), {}, /*is_brief=*/true});
+  if (!cases_.empty()) ask_first();
 }
 
 }  // namespace ddprun::agent

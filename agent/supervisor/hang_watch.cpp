@@ -35,13 +35,15 @@ std::chrono::nanoseconds longest_call(const NodeStatus& node) {
 
 }  // namespace
 
-HangWatch::HangWatch(boost::asio::io_context& io, rdzv::HangTimeout timeout, Hooks hooks)
-    : timeout_(timeout), hooks_(std::move(hooks)), timer_(io) {}
+HangWatch::HangWatch(boost::asio::io_context& io, rdzv::HangTimeout timeout, rdzv::WaitLines lines,
+                     Hooks hooks)
+    : timeout_(timeout), hooks_(std::move(hooks)), timer_(io), lines_(lines), store_lines_(lines) {}
 
 void HangWatch::round_began() {
   steps_ = {};
   gap_ = {};
   longest_.forget_current();
+  store_lines_.forget();
   forget();
   look_later();
 }
@@ -49,6 +51,7 @@ void HangWatch::round_began() {
 void HangWatch::forget() {
   told_.clear();
   told_hung_.clear();
+  lines_.forget();
 }
 
 void HangWatch::look_later() {
@@ -86,6 +89,7 @@ void HangWatch::look() {
   longest_.looked(longest_call(node));
   if (!has_waited(node, patience())) {
     if (!has_waited(node, steps_.patience())) gap_ = {};
+    look_at_store(node);
     return forget();
   }
   if (std::cmp_equal(node.workers.size(), world_size)) {
@@ -98,6 +102,23 @@ void HangWatch::look() {
         status.nodes, [this](const NodeStatus& each) { return has_waited(each, patience()); });
     if (first != status.nodes.end() && first->node_rank == node_rank) judge(status);
   }));
+}
+
+// Of ranks that say nothing by themselves: what they wait for until they have made a group, which is all that is known
+// of other programs, and of NCCL until it has made a communicator.
+void HangWatch::look_at_store(const NodeStatus& node) {
+  const bool is_known = std::ranges::any_of(node.workers, [](const WorkerStatus& worker) {
+    return std::ranges::any_of(worker.calls,
+                               [](const GroupCalls& each) { return each.calls > 0; }) ||
+           (worker.progress && worker.progress->step);
+  });
+  const auto waits = is_known ? std::vector<rdzv::StoreWait>() : hooks_.store_waits();
+  const auto now = Clock::now();
+  rdzv::HangFindings found;
+  for (const rdzv::StoreWait& each : waits) {
+    found.waits.push_back({.group = each.key, .waited = now - each.since});
+  }
+  if (store_lines_.due(found)) hooks_.still_waits_in_store(waits);
 }
 
 void HangWatch::judge(const JobStatus& status) {
@@ -121,6 +142,9 @@ void HangWatch::judge(const JobStatus& status) {
     told_hung_.push_back({hung, Clock::now()});
     hooks_.hung(hung, status, by);
   }
+  // What hangs was told of with more words.
+  const auto wait = lines_.due(found);
+  if (wait && told_hung_.empty()) hooks_.still_waits(*wait);
 }
 
 void HangWatch::confirm(const rdzv::Hung& hung, std::function<void(std::optional<bool>)> done) {
@@ -144,6 +168,7 @@ std::vector<HungStatus> HangWatch::hung() const {
   const auto now = Clock::now();
   std::vector<HungStatus> told;
   for (const auto& [hung, at] : told_hung_) {
+    if (!hung.is_verdict()) continue;
     told.push_back(
         {hung.why, hung.ranks, sentence(hung),
          std::chrono::duration_cast<std::chrono::microseconds>(hung.waited + (now - at))});

@@ -14,6 +14,7 @@
 #include "agent/status/job_status.h"
 #include "rendezvous/common/lifetime.h"
 #include "rendezvous/round/hang_core.h"
+#include "rendezvous/store/store_server.h"
 
 namespace ddprun::agent {
 
@@ -24,10 +25,16 @@ class HangWatch {
     std::function<NodeStatus()> node;
     std::function<void(std::function<void(JobStatus)>)> job;
     std::function<void(const rdzv::WaitingFor&)> waits;
+    std::function<void(const rdzv::WaitingFor&)>
+        still_waits;  // after a minute, and later (WaitLines)
+    std::function<std::vector<rdzv::StoreWait>()>
+        store_waits;  // if this node has the round's store
+    std::function<void(const std::vector<rdzv::StoreWait>&)> still_waits_in_store;  // likewise
     // With that by which it was found.
     std::function<void(const rdzv::Hung&, const JobStatus&, const rdzv::HangRules&)> hung;
   };
-  HangWatch(boost::asio::io_context& io, rdzv::HangTimeout timeout, Hooks hooks);
+  HangWatch(boost::asio::io_context& io, rdzv::HangTimeout timeout, rdzv::WaitLines lines,
+            Hooks hooks);
 
   // Looks until no round runs.
   void round_began();
@@ -36,7 +43,7 @@ class HangWatch {
   void confirm(const rdzv::Hung& hung, std::function<void(std::optional<bool>)> done);
 
   std::chrono::microseconds longest_wait() const;  // of this node's ranks, in the whole job
-  // What was told of the current round, as long as somebody waits.
+  // The verdicts on the current round, as long as somebody waits.
   std::vector<HungStatus> hung() const;
 
  private:
@@ -44,6 +51,7 @@ class HangWatch {
 
   void look_later();
   void look();
+  void look_at_store(const NodeStatus& node);
   void judge(const JobStatus& status);
   void forget();
   rdzv::HangRules rules(const JobStatus& status) const;
@@ -57,6 +65,8 @@ class HangWatch {
   // This agent did not run for so long while the current waits lasted, and others may not have either.
   std::chrono::nanoseconds gap_{};
   std::vector<rdzv::WaitingFor> told_;
+  rdzv::WaitLines lines_;
+  rdzv::WaitLines store_lines_;
   struct Told {
     rdzv::Hung hung;
     Clock::time_point at;

@@ -11,6 +11,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "agent/core/node_core.h"
 #include "agent/job.h"
@@ -50,6 +51,10 @@ class RoundStore {
   void begin_generation(std::uint32_t generation);
 
   std::optional<StoreStatus> status() const;
+  // The clients that wait, a moment ago.
+  std::vector<rdzv::StoreWait> waits() const {
+    return server_ ? server_->waits() : std::vector<rdzv::StoreWait>();
+  }
 
  private:
   // A store that no client has reached yet.

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <boost/asio/ip/host_name.hpp>
+#include <set>
 #include <tuple>
 #include <utility>
 #include <variant>
@@ -16,6 +17,7 @@
 #include "rendezvous/common/duration_text.h"
 #include "rendezvous/common/exit_codes.h"
 #include "rendezvous/common/foreign_text.h"
+#include "rendezvous/common/parse_number.h"
 #include "rendezvous/common/signals_blocked.h"
 #include "rendezvous/net/socket_address.h"
 
@@ -36,6 +38,12 @@ AgentParts parts_of(boost::asio::io_context& io, Console& console, Log log, Outp
   const std::string name = boost::asio::ip::host_name(ec);
   const std::string host = ec ? "localhost" : name;
   return {io, console, std::move(log), output, job, host, host + "-" + name_of_this_process()};
+}
+
+// Tests do not wait for minutes.
+rdzv::WaitLines wait_lines(const Environment& environment) {
+  const auto minute = parse_number<int>(value_or_empty(environment, "DDPRUN_TEST_MINUTE_MS"));
+  return minute ? rdzv::WaitLines(std::chrono::milliseconds(*minute)) : rdzv::WaitLines();
 }
 
 }  // namespace
@@ -65,7 +73,7 @@ Supervisor::Supervisor(const Job& job)
           parts_, {observers_, queries_, leader_},
           [this] { return escalation_ + workers_.stacks_text() + memory_.remark(); },
           log_.writes(Log::Level::kInfo)),
-      hangs_(io_, job.hangs.timeout, hang_hooks()),
+      hangs_(io_, job.hangs.timeout, wait_lines(job.environment), hang_hooks()),
       hang_response_(io_, job.hangs.restarts, hang_response_hooks()),
       timer_(io_),
       late_regroup_(io_) {}
@@ -304,11 +312,19 @@ HangWatch::Hooks Supervisor::hang_hooks() {
             log_.write(Log::Level::kInfo, sentence(wait));
             observers_.events.write(WaitSeen{workers_.round().round, wait});
           },
+      .still_waits = [this](const rdzv::WaitingFor& wait) { hang_response_.tell(wait); },
+      .store_waits = [this] { return store_.waits(); },
+      .still_waits_in_store =
+          [this](const std::vector<rdzv::StoreWait>& waits) { tell_of_store(waits); },
       .hung =
           [this](const rdzv::Hung& hung, const JobStatus& status, const rdzv::HangRules& rules) {
             note_calls(status, rules);
-            log_.warn(rdzv::ranks_in_words(hung.ranks) + " hung: " + sentence(hung));
-            observers_.events.write(HangSeen{workers_.round().round, hung});
+            if (hung.is_verdict()) {
+              log_.warn(rdzv::ranks_in_words(hung.ranks) + " hung: " + sentence(hung));
+              observers_.events.write(HangSeen{workers_.round().round, hung});
+            } else {
+              log_.warn(sentence(hung) + "; --hang-timeout=auto reports it and kills nothing");
+            }
             hang_response_.respond(hung, status);
           }};
 }
@@ -330,7 +346,8 @@ void Supervisor::keep_calls(int local_rank) {
   last_calls_.push_back(
       {workers_.round().rank_offset + local_rank, state, held_for,
        progress && progress->step ? std::optional(progress->since_step) : std::nullopt,
-       workers_.calls(local_rank)});
+       workers_.calls(local_rank), workers_.threads(local_rank).count > 0,
+       workers_.threads(local_rank).all_wait()});
 }
 
 void Supervisor::note_last_calls() {
@@ -351,6 +368,10 @@ HangResponse::Hooks Supervisor::hang_response_hooks() {
                 workers_.show_stacks(question, std::move(done));
               },
           .report = [this](const HangReport& report) { report_hang(report); },
+          .wait_report =
+              [log = log_](const rdzv::WaitingFor& wait, const std::map<int, RankStack>& stacks) {
+                log.warn(wait_line(wait, stacks, ::getpid()));
+              },
           .confirm =
               [this](const rdzv::Hung& hung, std::function<void(std::optional<bool>)> done) {
                 hangs_.confirm(hung, std::move(done));
@@ -359,11 +380,39 @@ HangResponse::Hooks Supervisor::hang_response_hooks() {
           .warn = [log = log_](std::string_view sentence) { log.warn(sentence); }};
 }
 
+// Which rank a client is, the store does not know. Of other nodes' clients nothing is said.
+void Supervisor::tell_of_store(const std::vector<rdzv::StoreWait>& waits) {
+  const rdzv::RoundStart& round = workers_.round();
+  workers_.ranks_connected_to(round.master_port, [this, waits, round = round.round](
+                                                     const std::map<std::uint16_t, int>& of) {
+    if (!core_.is_running() || workers_.round().round != round) return;
+    rdzv::WaitingFor told;
+    std::set<int> waiting;
+    const auto now = std::chrono::steady_clock::now();
+    for (const rdzv::StoreWait& each : waits) {
+      const auto rank = of.find(each.client.port);
+      if (rank == of.end()) continue;
+      waiting.insert(rank->second);
+      if (now - each.since < told.waited) continue;
+      told.waited = now - each.since;
+      told.group = each.key;
+    }
+    if (waiting.empty()) return;
+    told.waiting.assign(waiting.begin(), waiting.end());
+    for (const WorkerStatus& each : node_status(/*events_max=*/0).workers) {
+      const bool is_missing = each.state == WorkerState::kRunning && !waiting.contains(each.rank);
+      if (is_missing) told.missing.push_back(each.rank);
+    }
+    hang_response_.tell(told);
+  });
+}
+
 void Supervisor::report_hang(const HangReport& report) {
-  console_.say(Stream::kStderr, "ddprun: what the ranks do while " +
-                                    printable(rdzv::ranks_in_words(report.hung.ranks)) +
-                                    (report.hung.ranks.size() == 1 ? " hangs\n" : " hang\n") +
-                                    to_text(report));
+  const std::string who = printable(rdzv::ranks_in_words(report.hung.ranks));
+  const std::string why = !report.hung.is_verdict()       ? "others wait for " + who
+                          : report.hung.ranks.size() == 1 ? who + " hangs"
+                                                          : who + " hang";
+  console_.say(Stream::kStderr, "ddprun: what the ranks do while " + why + "\n" + to_text(report));
   observers_.events.write(HangReported{report});
 }
 
@@ -484,6 +533,9 @@ NodeStatus Supervisor::node_status(std::size_t events_max) {
     worker.device = device_of(job_, worker.local_rank);
     std::tie(worker.held, worker.held_for) = workers_.held(worker.local_rank);
     worker.calls = workers_.calls(worker.local_rank);
+    const auto threads = workers_.threads(worker.local_rank);
+    worker.keeps_record = threads.count > 0;
+    worker.all_wait = threads.all_wait();
     worker.progress = with_calls(std::move(worker.progress), worker.calls);
   }
   status.longest_wait = hangs_.longest_wait();

@@ -100,6 +100,7 @@ class Supervisor {
   HangResponse::Hooks hang_response_hooks();
   EndHungAnswer end_hung(const EndHung& question);
   void report_hang(const HangReport& report);
+  void tell_of_store(const std::vector<rdzv::StoreWait>& waits);
   void note_calls(const JobStatus& status, const rdzv::HangRules& rules);
   void keep_calls(int local_rank);
   void note_last_calls();

@@ -16,6 +16,7 @@
 #include "agent/process/orphans.h"
 #include "agent/process/process_hold.h"
 #include "agent/process/search_path.h"
+#include "agent/process/socket_owners.h"
 #include "agent/process/worker_facts.h"
 #include "agent/python/python_archives.h"
 #include "agent/standby/background.h"
@@ -825,6 +826,32 @@ std::vector<GroupCalls> WorkerGroup::calls(int local_rank) const {
   if (!link) return {};
   const auto now = std::chrono::steady_clock::now().time_since_epoch();
   return group_calls(link->groups(), std::chrono::nanoseconds(now).count(), record::kGroupsMax);
+}
+
+record::RecordedThreads WorkerGroup::threads(int local_rank) const {
+  const auto& link = worker(local_rank).link;
+  return link ? link->threads() : record::RecordedThreads{};
+}
+
+void WorkerGroup::ranks_connected_to(std::uint16_t port,
+                                     std::function<void(std::map<std::uint16_t, int>)> done) {
+  std::map<pid_t, int> ranks;
+  std::vector<pid_t> pids;
+  for (int local_rank = 0; local_rank < count(); ++local_rank) {
+    const Worker& each = worker(local_rank);
+    if (!each.process) continue;
+    pids.push_back(each.process->pid());
+    ranks[pids.back()] = round_.rank_offset + local_rank;
+  }
+  using Owners = std::map<std::uint16_t, pid_t>;
+  error_files_.run<Owners>([port, pids] { return connections_to(port, pids); },
+                           [ranks, done = std::move(done)](const Owners& owners) {
+                             std::map<std::uint16_t, int> found;
+                             for (const auto& [own_port, pid] : owners) {
+                               found[own_port] = ranks.at(pid);
+                             }
+                             done(std::move(found));
+                           });
 }
 
 std::pair<RankState, std::chrono::nanoseconds> WorkerGroup::held(int local_rank) {

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <functional>
 #include <list>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -119,8 +120,13 @@ class WorkerGroup {
   int running() const;
   // None: the worker reported none, has no link, or has ended.
   std::optional<WorkerProgress> progress(int local_rank) const;
-  StepMarks marks(int local_rank) const;                // likewise
-  std::vector<GroupCalls> calls(int local_rank) const;  // likewise
+  StepMarks marks(int local_rank) const;                  // likewise
+  std::vector<GroupCalls> calls(int local_rank) const;    // likewise
+  record::RecordedThreads threads(int local_rank) const;  // likewise
+  // The running ranks of this node with a connection to that port, by the port of their end. `done` is called once, after
+  // this has returned.
+  void ranks_connected_to(std::uint16_t port,
+                          std::function<void(std::map<std::uint16_t, int>)> done);
   // What holds it, and how long it has been held, as far as earlier looks tell.
   std::pair<RankState, std::chrono::nanoseconds> held(int local_rank);
   // None: nobody has asked for any.

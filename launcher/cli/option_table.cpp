@@ -38,9 +38,8 @@ constexpr std::array<OptionSpec, kOptionCount> kTable{{
      kList, kOwn},
     {kHangTimeout, "hang-timeout", "SECONDS|auto|off", "off",
      "how long ranks may wait for another one before it is taken to hang, also without a proof; "
-     "auto, "
-     "ten times the longest wait that this job has seen, at least 60, and never before the first "
-     "step",
+     "auto, ten times the longest wait that this job has seen, at least 60, and never before the "
+     "first step, which is reported, and nothing is killed for it",
      kValue, kOwn},
     {kOnHang, "on-hang", "ACTION", "report",
      "what follows when a rank hangs: report says who it is, in which call, with its stack; "

@@ -29,7 +29,9 @@ struct Group {
 struct Wait {
   WaitingFor seen;
   std::vector<const Member*> inside;
-  bool is_complete = false;  // all are in it, or have been
+  std::vector<const Member*> passed;  // they have left it, and may be in a later one
+  bool is_all_known = true;           // what those have called there
+  bool is_complete = false;           // all are in it, or have been
 };
 
 // Ranks by their number.
@@ -63,6 +65,14 @@ nanoseconds idle_for(const RankCalls& rank) {
   return idle == nanoseconds::max() ? nanoseconds(0) : idle;
 }
 
+// What this member called there, as far as its record tells.
+const record::Call* call_of(const Member& member, std::uint64_t number) {
+  if (member.calls->at && member.calls->at->number == number) return &member.calls->at->call;
+  const auto& before = member.calls->before;
+  const auto found = std::ranges::find(before, number, &EarlierCall::number);
+  return found == before.end() ? nullptr : &found->call;
+}
+
 std::string text_of(const record::Call& call) {
   std::string text(name_of(call.operation));
   if (call.elements > 0) text += " of " + std::to_string(call.elements) + " elements";
@@ -77,15 +87,14 @@ std::vector<int> ranks_of(const std::vector<const Member*>& members) {
 }
 
 std::string call_in_words(const WaitingFor& wait) {
-  return std::string(name_of(wait.operation)) + " (call " + std::to_string(wait.number) + " of " +
-         wait.group + ")";
+  return ddprun::call_in_words(wait.operation, wait.number, wait.group);
 }
 
 Hung verdict_of(Hung::Why why, const WaitingFor& wait) {
   return {.why = why,
           .group = wait.group,
           .number = wait.number,
-          .what = std::string(name_of(wait.operation)),
+          .what = call_in_words(wait),
           .waited = wait.waited,
           .waiting = wait.waiting};
 }
@@ -98,7 +107,7 @@ std::optional<Hung::Why> why_held(const RankCalls& rank, const HangRules& rules)
     case RankState::kFrozen:
       return Hung::Why::kFrozen;
     case RankState::kUninterruptible:
-      if (rank.held_for > std::max<nanoseconds>(kForGood, rules.patience) + rules.gap) {
+      if (rank.held_for > std::max<nanoseconds>(kInKernelForGood, rules.patience) + rules.gap) {
         return Hung::Why::kUninterruptible;
       }
       return std::nullopt;
@@ -108,6 +117,8 @@ std::optional<Hung::Why> why_held(const RankCalls& rank, const HangRules& rules)
   }
   return std::nullopt;
 }
+
+bool keeps_record(const RankCalls& rank) { return rank.keeps_record || !rank.groups.empty(); }
 
 std::vector<Group> groups_of(const std::vector<const RankCalls*>& ranks, int world_size,
                              const HangRules& rules) {
@@ -133,7 +144,7 @@ std::vector<Group> groups_of(const std::vector<const RankCalls*>& ranks, int wor
       for (const RankCalls* rank : ranks) {
         if (known != group.members.end() && known->rank == rank) {
           all.push_back(*known++);
-        } else if (!rank->groups.empty() || why_held(*rank, rules)) {
+        } else if (keeps_record(*rank) || why_held(*rank, rules)) {
           all.push_back({rank, nullptr});
         }
       }
@@ -144,8 +155,9 @@ std::vector<Group> groups_of(const std::vector<const RankCalls*>& ranks, int wor
       const auto other =
           std::ranges::find(ranks, static_cast<int>(*group.members.front().calls->peer),
                             [](const RankCalls* each) { return each->rank; });
-      if (other != ranks.end() && !(*other)->groups.empty())
+      if (other != ranks.end() && keeps_record(**other)) {
         group.members.push_back({*other, nullptr});
+      }
     }
     groups.push_back(std::move(group));
   }
@@ -170,7 +182,14 @@ std::vector<Wait> waits_of(const Group& group, const HangRules& rules) {
     for (const Member& each : group.members) {
       if (each.calls == nullptr || each.calls->calls < number) {
         wait.seen.missing.push_back(each.rank->rank);
+        continue;
       }
+      if (is_in_call(each, rules) && each.calls->at->number == number) continue;
+      // Of calls that were quick, a record may have nothing but the number, at first or for ever.
+      const record::Call* const call = call_of(each, number);
+      const bool is_known = call != nullptr && call->operation != record::Operation::kOther;
+      if (is_known) wait.passed.push_back(&each);
+      wait.is_all_known = wait.is_all_known && is_known;
     }
     wait.is_complete =
         wait.seen.missing.empty() && std::cmp_equal(group.members.size(), group.size);
@@ -181,33 +200,40 @@ std::vector<Wait> waits_of(const Group& group, const HangRules& rules) {
 
 // ---- the verdicts
 
-// Those who are in one call, by what they call.
+// Those who are in one call, and those who were, by what they call.
 void compare(const Wait& wait, std::vector<Hung>& hung) {
-  std::vector<std::vector<const Member*>> kinds;
-  for (const Member* each : wait.inside) {
-    const auto same = std::ranges::find_if(kinds, [each](const auto& kind) {
-      return match(kind.front()->calls->at->call, each->calls->at->call);
-    });
-    if (same == kinds.end()) {
-      kinds.push_back({each});
-    } else {
-      same->push_back(each);
-    }
-  }
-  const bool is_traced = std::ranges::any_of(
-      wait.inside, [](const Member* each) { return each->rank->state == RankState::kTraced; });
+  struct Kind {
+    record::Call call;
+    std::vector<const Member*> members;
+  };
+  std::vector<Kind> kinds;
+  const auto add = [&](const Member* member) {
+    const record::Call& call = *call_of(*member, wait.seen.number);
+    const auto same =
+        std::ranges::find_if(kinds, [&](const Kind& kind) { return match(kind.call, call); });
+    Kind& kind = same == kinds.end() ? kinds.emplace_back(Kind{call, {}}) : *same;
+    kind.members.push_back(member);
+  };
+  for (const Member* each : wait.inside) add(each);
+  for (const Member* each : wait.passed) add(each);
+  const bool is_traced = std::ranges::any_of(kinds, [](const Kind& kind) {
+    return std::ranges::any_of(
+        kind.members, [](const Member* each) { return each->rank->state == RankState::kTraced; });
+  });
   if (kinds.size() < 2 || is_traced) return;
-  std::size_t most = 0;
-  for (const auto& kind : kinds) most = std::max(most, kind.size());
-  const bool is_tie = std::ranges::count(kinds, most, &std::vector<const Member*>::size) > 1;
+  const auto size_of = [](const Kind& kind) { return kind.members.size(); };
+  const std::size_t most = std::ranges::max(kinds, {}, size_of).members.size();
+  const bool is_tie = std::ranges::count(kinds, most, size_of) > 1;
+  if (is_tie && !wait.is_all_known && wait.seen.waited < kForGood) return;  // it may be decided yet
   Hung found = verdict_of(Hung::Why::kMismatch, wait.seen);
   found.what.clear();
   found.waiting.clear();
-  for (const auto& kind : kinds) {
+  for (const Kind& kind : kinds) {
+    const std::vector<int> ranks = ranks_of(kind.members);
     if (!found.what.empty()) found.what += ", ";
-    found.what += text_of(kind.front()->calls->at->call) + " on " + ranks_in_words(ranks_of(kind));
-    if (!is_tie && kind.size() == most) continue;
-    for (const Member* each : kind) found.ranks.push_back(each->rank->rank);
+    found.what += text_of(kind.call) + " on " + ranks_in_words(ranks);
+    if (!is_tie && kind.members.size() == most) continue;
+    found.ranks.insert(found.ranks.end(), ranks.begin(), ranks.end());
   }
   std::ranges::sort(found.ranks);
   hung.push_back(std::move(found));
@@ -234,19 +260,34 @@ void find_held(const Wait& wait, const OfRank<const RankCalls*>& ranks, const Ha
   }
 }
 
+std::size_t open_calls(const RankCalls& rank) {
+  return static_cast<std::size_t>(std::ranges::count_if(
+      rank.groups, [](const GroupCalls& group) { return group.at && !group.at->is_over; }));
+}
+
 // Ranks that wait for each other: of all those that wait, without those that wait for nobody of these, and
-// without those for whom nobody of these waits.
-void find_cycle(const std::vector<const Wait*>& waits, const HangRules& rules,
+// without those for whom nobody of these waits. Without a proof they may also only have begun their calls.
+void find_cycle(const std::vector<const Wait*>& waits, nanoseconds for_longer, Hung::Basis basis,
                 std::vector<Hung>& hung) {
-  const nanoseconds for_good = std::max<nanoseconds>(kForGood, rules.patience) + rules.gap;
+  const bool is_proof = basis == Hung::Basis::kProof;
   OfRank<std::vector<const Wait*>> waits_of;
   for (const Wait* wait : waits) {
-    // A rank that has posted a receive may go on: only for collectives it is likely that it waits.
-    if (wait->seen.operation == record::Operation::kSendReceive) continue;
     for (const Member* each : wait->inside) {
-      const bool is_stuck = each->calls->at->since > for_good && idle_for(*each->rank) > for_good &&
-                            each->rank->state != RankState::kTraced;
-      if (is_stuck) waits_of[each->rank->rank].push_back(wait);
+      const RankCalls& rank = *each->rank;
+      const bool is_stuck = each->calls->at->since > for_longer && idle_for(rank) > for_longer &&
+                            rank.state != RankState::kTraced && (rank.all_wait || !is_proof);
+      if (is_stuck) waits_of[rank.rank].push_back(wait);
+    }
+  }
+  // It may wait for another of its calls, which may end.
+  if (is_proof) {
+    for (const Wait* wait : waits) {
+      for (const Member* each : wait->inside) {
+        const auto its = waits_of.find(each->rank->rank);
+        if (its != waits_of.end() && its->second.size() != open_calls(*each->rank)) {
+          waits_of.erase(its);
+        }
+      }
     }
   }
   const auto is_left = [&](int rank) { return waits_of.contains(rank); };
@@ -263,8 +304,10 @@ void find_cycle(const std::vector<const Wait*>& waits, const HangRules& rules,
         awaited.insert(wait->seen.missing.begin(), wait->seen.missing.end());
       }
     }
+    const auto may_go_on = [&](const Wait* wait) { return !stuck.contains(wait); };
     for (auto& [rank, its] : waits_of) {
-      std::erase_if(its, [&](const Wait* wait) { return !stuck.contains(wait); });
+      if (is_proof && std::ranges::any_of(its, may_go_on)) its.clear();
+      std::erase_if(its, may_go_on);
     }
     std::erase_if(waits_of, [&](const auto& each) {
       return each.second.empty() || !awaited.contains(each.first);
@@ -273,6 +316,7 @@ void find_cycle(const std::vector<const Wait*>& waits, const HangRules& rules,
   if (waits_of.empty()) return;
   const Wait* const first = waits_of.begin()->second.front();
   Hung found = verdict_of(Hung::Why::kCycle, first->seen);
+  found.basis = basis;
   found.what.clear();
   found.waiting.clear();
   for (const auto& [rank, its] : waits_of) {
@@ -288,24 +332,32 @@ void find_cycle(const std::vector<const Wait*>& waits, const HangRules& rules,
   hung.push_back(std::move(found));
 }
 
-void find_overdue(const std::vector<Wait>& waits, const OfRank<const RankCalls*>& ranks,
-                  const HangRules& rules, std::vector<Hung>& hung) {
+bool has(const std::vector<Hung>& hung, Hung::Why why) {
+  return std::ranges::count(hung, why, &Hung::why) > 0;
+}
+
+void find_overdue(const std::vector<Wait>& waits, const std::vector<const Wait*>& incomplete,
+                  const OfRank<const RankCalls*>& ranks, const HangRules& rules,
+                  std::vector<Hung>& hung) {
   if (!rules.timeout) return;
   const bool is_traced = std::ranges::any_of(
       ranks, [](const auto& each) { return each.second->state == RankState::kTraced; });
   if (is_traced) return;
   const nanoseconds limit = *rules.timeout + rules.gap;
+  const auto basis = rules.needs_step ? Hung::Basis::kAutomatic : Hung::Basis::kSeconds;
   std::set<int> excluded;  // they wait themselves, or there is a proof
   for (const Wait& wait : waits) {
     excluded.insert(wait.seen.waiting.begin(), wait.seen.waiting.end());
   }
   for (const Hung& each : hung) excluded.insert(each.ranks.begin(), each.ranks.end());
-  const bool has_mismatch = std::ranges::count(hung, Hung::Why::kMismatch, &Hung::why) > 0;
+  std::vector<Hung> overdue;
+  if (!has(hung, Hung::Why::kCycle)) find_cycle(incomplete, limit, basis, overdue);
   for (const Wait& wait : waits) {
     if (wait.seen.waited <= limit) continue;
     Hung found = verdict_of(Hung::Why::kTimeout, wait.seen);
+    found.basis = basis;
     if (wait.is_complete) {
-      if (has_mismatch) continue;
+      if (has(hung, Hung::Why::kMismatch)) continue;
       found.ranks = std::exchange(found.waiting, {});
       const bool is_stuck = std::ranges::all_of(
           found.ranks, [&](int rank) { return idle_for(*ranks.at(rank)) > limit; });
@@ -314,17 +366,19 @@ void find_overdue(const std::vector<Wait>& waits, const OfRank<const RankCalls*>
       std::ranges::copy_if(wait.seen.missing, std::back_inserter(found.ranks),
                            [&](int rank) { return !excluded.contains(rank); });
     }
-    const bool is_too_early = rules.needs_step && std::ranges::any_of(found.ranks, [&](int rank) {
+    if (!found.ranks.empty()) overdue.push_back(std::move(found));
+  }
+  for (Hung& each : overdue) {
+    const bool is_too_early = rules.needs_step && std::ranges::any_of(each.ranks, [&](int rank) {
                                 return !ranks.at(rank)->since_step.has_value();
                               });
-    if (!found.ranks.empty() && !is_too_early) hung.push_back(std::move(found));
+    if (!is_too_early) hung.push_back(std::move(each));
   }
 }
 
 std::string who_waits(const Hung& hung) {
   return ranks_in_words(hung.waiting) + (hung.waiting.size() == 1 ? " waits" : " wait") + " for " +
-         (hung.ranks.size() == 1 ? "it" : "them") + " in " + hung.what + " (call " +
-         std::to_string(hung.number) + " of " + hung.group + ")";
+         (hung.ranks.size() == 1 ? "it" : "them") + " in " + hung.what;
 }
 
 }  // namespace
@@ -357,11 +411,14 @@ HangFindings find_hangs(const std::vector<RankCalls>& ranks, int world_size,
     compare(wait, findings.hung);
     find_held(wait, by_rank, rules, findings.hung);
     if (!wait.seen.missing.empty()) incomplete.push_back(&wait);
+    if (wait.is_complete) findings.slow.push_back(wait.seen);
   }
-  find_cycle(incomplete, rules, findings.hung);
-  find_overdue(waits, by_rank, rules, findings.hung);
+  find_cycle(incomplete, std::max<nanoseconds>(kForGood, rules.patience) + rules.gap,
+             Hung::Basis::kProof, findings.hung);
+  find_overdue(waits, incomplete, by_rank, rules, findings.hung);
   for (const Wait* wait : incomplete) findings.waits.push_back(wait->seen);
   std::ranges::stable_sort(findings.waits, std::ranges::greater{}, &WaitingFor::waited);
+  std::ranges::stable_sort(findings.slow, std::ranges::greater{}, &WaitingFor::waited);
   std::ranges::stable_sort(findings.hung, std::ranges::greater{}, &Hung::waited);
   return findings;
 }
@@ -379,20 +436,30 @@ std::string ranks_in_words(const std::vector<int>& ranks) {
 }
 
 std::string sentence(const WaitingFor& wait) {
+  if (wait.missing.empty()) {
+    return call_in_words(wait) + " has not ended: " + ranks_in_words(wait.waiting) +
+           (wait.waiting.size() == 1 ? " is" : " are") + " in it";
+  }
   return ranks_in_words(wait.missing) + (wait.missing.size() == 1 ? " has" : " have") +
          " not come to " + call_in_words(wait) + ", where " + ranks_in_words(wait.waiting) +
          (wait.waiting.size() == 1 ? " waits" : " wait");
 }
 
 std::string sentence(const Hung& hung) {
-  const std::string call = "call " + std::to_string(hung.number) + " of " + hung.group;
   const std::string who = ranks_in_words(hung.ranks);
   const bool is_one = hung.ranks.size() == 1;
+  const std::string longer = hung.is_verdict()
+                                 ? " for longer than --hang-timeout allows"
+                                 : " for much longer than any wait of this job before";
   switch (hung.why) {
     case Hung::Why::kMismatch:
-      return "the ranks make different calls (" + call + "): " + hung.what;
+      return "the ranks make different calls (call " + std::to_string(hung.number) + " of " +
+             hung.group + "): " + hung.what;
     case Hung::Why::kCycle:
-      return who + " wait for each other: " + hung.what;
+      return who +
+             (hung.basis == Hung::Basis::kProof ? " wait for each other"
+                                                : " have waited for each other" + longer) +
+             ": " + hung.what;
     case Hung::Why::kStopped:
       return who + (is_one ? " is" : " are") + " stopped by a signal, and " + who_waits(hung);
     case Hung::Why::kFrozen:
@@ -404,12 +471,11 @@ std::string sentence(const Hung& hung) {
     case Hung::Why::kTimeout:
       break;
   }
-  const std::string longer = "for longer than --hang-timeout allows";
   if (!hung.waiting.empty()) {
-    return who + (is_one ? " has" : " have") + " not come " + longer + ", and " + who_waits(hung);
+    return who + (is_one ? " has" : " have") + " not come" + longer + ", and " + who_waits(hung);
   }
-  return hung.what + " (" + call + ") does not end " + longer + ": " + who +
-         (is_one ? " is" : " are") + " still in it";
+  return hung.what + " does not end" + longer + ": " + who + (is_one ? " is" : " are") +
+         " still in it";
 }
 
 void WaitPatience::stepped(int rank, std::int64_t step, Time at) {
@@ -433,6 +499,31 @@ std::chrono::nanoseconds WaitPatience::patience() const {
   const auto place = sorted.begin() + static_cast<std::ptrdiff_t>((sorted.size() - 1) * 99 / 100);
   std::ranges::nth_element(sorted, place);
   return std::max<std::chrono::nanoseconds>(1s, 5 * *place);
+}
+
+std::optional<WaitingFor> WaitLines::due(const HangFindings& found) {
+  std::vector<WaitingFor> waits;
+  std::set<int> waiting;
+  for (const auto* each : {&found.waits, &found.slow}) {
+    for (const WaitingFor& wait : *each) {
+      waiting.insert(wait.waiting.begin(), wait.waiting.end());
+      if (wait.waited >= minute_) waits.push_back(wait);
+    }
+  }
+  if (waits.empty()) {
+    told_ = 0;
+    return std::nullopt;
+  }
+  const nanoseconds longest = std::ranges::max(waits, {}, &WaitingFor::waited).waited;
+  constexpr int kMinutes[] = {1, 5, 15, 60};
+  const auto passed = static_cast<std::size_t>(
+      std::ranges::count_if(kMinutes, [&](int minutes) { return longest >= minutes * minute_; }));
+  if (passed <= told_) return std::nullopt;
+  told_ = passed;
+  const auto place = std::ranges::find_if(waits, [&](const WaitingFor& wait) {
+    return std::ranges::any_of(wait.missing, [&](int rank) { return !waiting.contains(rank); });
+  });
+  return place == waits.end() ? waits.front() : *place;
 }
 
 nanoseconds HeldFor::looked(RankState state, std::uint64_t switches, Time now) {

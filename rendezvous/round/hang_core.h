@@ -11,23 +11,28 @@
 //       stopped by a signal
 //   ... or its control group is frozen                         hung (frozen): that one
 //   ... or it has been inside of the kernel, without having    hung (uninterruptible): that one
-//       run meanwhile, for kForGood and the patience
+//       run meanwhile, for kInKernelForGood and the patience
 //   ... or they wait, in other groups, for one of those that   hung (cycle): all of the cycle (1)
 //       wait here, perhaps by way of others, for kForGood
 //   ... and it lasts longer than --hang-timeout                hung (timeout): those that have not entered n, but not
 //                                                              those that wait themselves, nor those of a line above (2)
-//   ranks are in call n, and what they call does not match     hung (mismatch): the minority; a tie names all (3)
+//   ... and all of those wait themselves, in a cycle           hung (cycle): all of the cycle (2, 4)
+//   ranks are in call n, and what they call does not match     hung (mismatch): the minority of all whose call n is
+//                                                              known, also if they have left it; a tie names all (3)
 //   all are in call n, and what they call matches              nothing: a transfer may take long
-//   ... and it lasts longer than --hang-timeout                hung (timeout): those that are still in it (1, 2)
-//   a rank says nothing of the group                           nothing is said about it, unless the group is all ranks
+//   ... and it lasts longer than --hang-timeout                hung (timeout): those that are still in it (2, 4)
+//   a rank says nothing of the group                           nothing is said about it, unless the group is all ranks:
+//                                                              then it has not come; it may be about to import PyTorch
 //   ... and keeps no record (another program)                  nothing, unless it is held (stopped, frozen, …), perhaps
 //                                                              before it could write
 //
-//   A rank that a debugger holds is never hung. (1) Only of ranks that have entered and left no call since then: others go
-//   on with something else, and have only begun this one (async_op). (2) Not while a debugger holds any rank of the job, for which others may
-//   wait in ways that no record has. --hang-timeout=auto: ten times the longest wait that this job has seen and that
-//   ended, at least a minute; and never of a rank that has not done a step in this round, which may compile or load.
-//   (3) Not if a debugger holds one of them.
+//   A rank that a debugger holds is never hung. (1) Only if all threads of each of these ranks that make calls are inside
+//   of a wait, and all calls that the rank is in are part of the cycle: a rank that has only begun a call (async_op) may
+//   compute meanwhile, and another of its threads may be the one that comes. (2) Not while a debugger holds any rank of the
+//   job, for which others may wait in ways that no record has. --hang-timeout=auto: ten times the longest wait that this
+//   job has seen and that ended, at least a minute; and never of a rank that has not done a step in this round, which may
+//   compile or load. What rests on `auto` is reported, and no rank is killed for it: the first evaluation is just that.
+//   (3) Not if a debugger holds one of them. (4) Only of ranks that have entered and left no call since then.
 //
 //   `gap`, for which an agent did not run, is added to each of these times.
 //
@@ -52,13 +57,16 @@ struct RankCalls {
   RankState state = RankState::kRuns;
   std::chrono::nanoseconds held_for{};  // in that state, without having run meanwhile
   std::optional<std::chrono::nanoseconds> since_step =
-      {};                               // nothing: it has done none in this round
-  std::vector<GroupCalls> groups = {};  // nothing: it keeps no record
+      {};  // nothing: it has done none in this round
+  std::vector<GroupCalls> groups = {};
+  bool keeps_record = false;  // also where it is in no group yet
+  bool all_wait = false;      // each of its threads that make calls is inside of the wait for one
 };
 
-// A rank that does nothing for so long, where it could not go on by itself, does nothing more. Slow disks and
-// file servers take less.
+// A rank that does nothing for so long, where it could not go on by itself, does nothing more.
 inline constexpr std::chrono::seconds kForGood{20};
+// Disks and file servers may answer late; this is when the kernel itself warns of a process (khungtaskd).
+inline constexpr std::chrono::seconds kInKernelForGood{120};
 
 // --hang-timeout.
 struct HangTimeout {
@@ -74,7 +82,7 @@ struct HangRules {
   std::chrono::nanoseconds patience{};
   std::chrono::nanoseconds gap{};
   std::optional<std::chrono::nanoseconds> timeout = {};  // nothing: --hang-timeout is off
-  bool needs_step = false;                               // --hang-timeout=auto
+  bool needs_step = false;                               // the timeout is --hang-timeout=auto
 
   bool operator==(const HangRules&) const = default;
 };
@@ -95,19 +103,23 @@ struct WaitingFor {
 
 struct Hung {
   enum class Why { kStopped, kMismatch, kFrozen, kUninterruptible, kCycle, kTimeout };
+  enum class Basis { kProof, kSeconds, kAutomatic };  // the last two: of --hang-timeout
   Why why = Why::kStopped;
+  Basis basis = Basis::kProof;
   std::string group;
   std::uint64_t number = 0;
   std::vector<int> ranks = {};  // who is to blame
   // Of a mismatch "all_reduce of 12 elements on rank 0, broadcast on rank 1", of a cycle who waits where for
-  // whom, else the operation.
+  // whom, else the call.
   std::string what = {};
   std::chrono::nanoseconds waited{};
   std::vector<int> waiting = {};  // for them; nothing: all are in the call
 
+  // Whether it is a verdict, upon which a rank may be killed; else it is a report.
+  bool is_verdict() const { return basis != Basis::kAutomatic; }
   bool is_same(const Hung& other) const {
-    return why == other.why && group == other.group && number == other.number &&
-           ranks == other.ranks;
+    return why == other.why && basis == other.basis && group == other.group &&
+           number == other.number && ranks == other.ranks;
   }
 };
 // "stopped", "mismatch", …
@@ -115,6 +127,7 @@ std::string_view name_of(Hung::Why why);
 
 struct HangFindings {
   std::vector<WaitingFor> waits;  // of several groups the longest first
+  std::vector<WaitingFor> slow;   // calls that all are in: `missing` is empty
   std::vector<Hung> hung;         // likewise
 };
 
@@ -124,7 +137,8 @@ HangFindings find_hangs(const std::vector<RankCalls>& ranks, int world_size,
 
 // "ranks 0, 1 and 2", "ranks 0, 1, 2, 3, 4, 5 and 1018 more"
 std::string ranks_in_words(const std::vector<int>& ranks);
-// "rank 3 has not come to all_reduce (call 412 of ddprun), where ranks 0, 1 and 2 wait"
+// "rank 3 has not come to all_reduce (call 412 of ddprun), where ranks 0, 1 and 2 wait", or, where all have,
+// "all_reduce (call 412 of ddprun) has not ended: ranks 0 and 1 are in it"
 std::string sentence(const WaitingFor& wait);
 // "rank 3 is stopped by a signal, and ranks 0, 1 and 2 wait for it in all_reduce (call 412 of ddprun)"
 std::string sentence(const Hung& hung);
@@ -147,6 +161,22 @@ class WaitPatience {
   std::map<int, Last> last_;
   std::vector<std::chrono::nanoseconds> steps_;  // a ring of the last ones
   std::size_t next_ = 0;
+};
+
+// When a wait is told on the terminal, whatever the reason: after a minute, and after 5, 15 and 60. Of several waits
+// at a time one is told, so that whatever holds the job costs a line.
+class WaitLines {
+ public:
+  // A test has no minutes.
+  explicit WaitLines(std::chrono::nanoseconds minute = std::chrono::minutes(1)) : minute_(minute) {}
+
+  // That which is to be told now: one for a rank that waits for no other, if there is any.
+  std::optional<WaitingFor> due(const HangFindings& found);
+  void forget() { told_ = 0; }
+
+ private:
+  std::chrono::nanoseconds minute_;
+  std::size_t told_ = 0;
 };
 
 // How long the longest wait of a node's ranks has lasted that has ended, in whatever round: what a job does

@@ -52,6 +52,7 @@ class Trial {
     folder_.write("bin/eu-stack", kStackTool, 0755);
     if (!full_tests()) environment.try_emplace("PATH", folder_ / "bin");
     if (full_tests() && fault == "evaluates") environment["DDPRUN_TEST_SECONDS"] = "30";
+    if (fault == "overlaps") environment["DDPRUN_TEST_SECONDS"] = "24";  // a cycle is told after 20
     if (place.has_two_nodes) {
       ClusterSetup setup{.meeting = Meeting::kStatic, .nproc = 2, .options = std::move(options)};
       setup.environment = std::move(environment);
@@ -70,8 +71,8 @@ class Trial {
   std::string events() const { return read_file(events_file()); }
   std::string told() const { return job_ ? job_->err() : cluster_->told(); }
   bool has(const std::string& text) const { return events().find(text) != std::string::npos; }
-  bool sees(const std::string& text) const {
-    return eventually([&] { return has(text); }, 60s);
+  bool sees(const std::string& text, milliseconds within = 60s) const {
+    return eventually([&] { return has(text); }, within);
   }
   bool never_hung() const { return !has("\"event\":\"hung\""); }
   static std::string ranks(std::initializer_list<int> ranks) {
@@ -125,7 +126,8 @@ void names_the_last_as_missing(Trial& trial) {
 
 // It cannot come, as the kernel says; the report has its stack first, and the others together.
 void calls_the_last_hung(Trial& trial, const std::string& why, const std::string& in_words) {
-  ASSERT_TRUE(trial.sees("\"event\":\"hang_report\"")) << trial.told() << trial.events();
+  // A rank is in the kernel for good after two minutes.
+  ASSERT_TRUE(trial.sees("\"event\":\"hang_report\"", 180s)) << trial.told() << trial.events();
   EXPECT_THAT(trial.events(), AllOf(HasSubstr("\"why\":\"" + why + "\""),
                                     HasSubstr("\"culprits\":[{" + Trial::ranks({trial.last()}))));
   const std::string rank = "rank " + std::to_string(trial.last());
@@ -184,6 +186,13 @@ void is_never_hung(Trial& trial, std::initializer_list<int> missing) {
   }
 }
 
+// Each waits for the next one, but computes.
+void computes_in_a_cycle(Trial& trial) {
+  EXPECT_EQ(trial.end(), exited(0)) << trial.told();
+  EXPECT_TRUE(trial.has(kWaits)) << trial.events();
+  EXPECT_TRUE(trial.never_hung()) << trial.events();
+}
+
 // A death, which is known at once, and no hang.
 void dies(Trial& trial) {
   EXPECT_EQ(trial.end(), exited(128 + SIGKILL)) << trial.told();
@@ -219,6 +228,7 @@ const Row kRows[] = {
     {"evaluates", [](Trial& trial, const Place&) { is_never_hung(trial, {0}); }},
     {"saves", [](Trial& trial, const Place&) { is_never_hung(trial, {trial.last()}); }},
     {"compiles", [](Trial& trial, const Place&) { is_never_hung(trial, {trial.last()}); }},
+    {"overlaps", [](Trial& trial, const Place&) { computes_in_a_cycle(trial); }},
     {"cycle", [](Trial& trial, const Place&) { waits_in_a_cycle(trial); }},
 };
 
@@ -281,6 +291,37 @@ TEST(OnHang, AfterTheTimeoutAWaitIsAHang) {
   EXPECT_THAT(trial.events(), AllOf(HasSubstr(kWaits), HasSubstr("\"why\":\"timeout\""),
                                     HasSubstr(Trial::ranks({2}))));
   EXPECT_THAT(trial.told(), HasSubstr("has not come for longer than --hang-timeout allows"));
+}
+
+// Nothing was asked for: it is told all the same that the job stands still, at a rank of which line. Of a minute there is
+// a second here.
+TEST(StandingStill, IsToldAfterAMinuteAndAfterFive) {
+  for (const Place& place : {kPlaces[0], kPlaces[3]}) {
+    SCOPED_TRACE(name_of(place));
+    Trial trial(place, "waits", {}, {{"DDPRUN_TEST_MINUTE_MS", "1500"}});
+    const std::string rank = "rank " + std::to_string(trial.last());
+    const auto lines = [&] {
+      const std::string told = trial.told();
+      int count = 0;
+      const std::string line = rank + " has not come to all_reduce (call 11 of ";
+      for (auto at = told.find(line); at != std::string::npos; at = told.find(line, at + 1)) ++count;
+      return count;
+    };
+    EXPECT_TRUE(eventually([&] { return lines() == 2; }, 60s)) << trial.told();
+    EXPECT_THAT(trial.told(), HasSubstr("; " + rank + ": "));
+    EXPECT_THAT(trial.told(), HasSubstr("; ddpctl stacks "));
+    EXPECT_THAT(trial.told(), HasSubstr(" shows all ranks"));
+    EXPECT_TRUE(trial.never_hung()) << trial.events();
+  }
+}
+
+TEST(OnHang, TheAutomaticTimeoutKillsNothing) {
+  Trial trial(kPlaces[0], "evaluates", {"--hang-timeout=auto", "--on-hang=restart"},
+              {{"DDPRUN_TEST_SECONDS", "70"}});
+  EXPECT_EQ(trial.end(), exited(0)) << trial.told();
+  EXPECT_TRUE(trial.never_hung()) << trial.events();
+  EXPECT_THAT(trial.told(), HasSubstr("rank 0 has not come for much longer than any wait of this job"));
+  EXPECT_THAT(trial.told(), HasSubstr("ddprun: what the ranks do while others wait for rank 0\n"));
 }
 
 TEST(OnHang, OneThatGoesOnMeanwhileIsNotEnded) {

@@ -18,6 +18,7 @@
 //   saves       a file, with fsync, as long
 //   compiles    as long, in its first step
 //   trains      nothing else, for DDPRUN_TEST_SECONDS
+//   overlaps    likewise, but asynchronously, and all compute for DDPRUN_TEST_SECONDS between the two calls
 //   cycle       of three ranks: each pair has a group, and each waits in another one
 #include <fcntl.h>
 #include <sys/prctl.h>
@@ -104,7 +105,7 @@ void do_fault(const std::string& fault) {
 }
 
 // Each rank has a group with the next one and one with the one before, and is first in the former.
-void wait_in_a_cycle(ddprun::Context& context) {
+void wait_in_a_cycle(ddprun::Context& context, bool is_async) {
   const int world = context.world_size();
   std::vector<std::unique_ptr<ddprun::Group>> groups;
   std::size_t with_next = 0;
@@ -113,6 +114,12 @@ void wait_in_a_cycle(ddprun::Context& context) {
     auto group = context.new_group({std::min(rank, next), std::max(rank, next)});
     if (context.rank() == rank) with_next = groups.size();
     if (group) groups.push_back(std::move(group));
+  }
+  if (is_async) {
+    auto with_next_one = groups.at(with_next)->all_reduce_async(torch::ones({1}));
+    compute(duration());
+    groups.at(1 - with_next)->all_reduce(torch::ones({1}));
+    return with_next_one.wait();
   }
   groups.at(with_next)->all_reduce(torch::ones({1}));
   groups.at(1 - with_next)->all_reduce(torch::ones({1}));
@@ -131,7 +138,7 @@ void train(ddprun::Context& context, const std::string& asked) {
     context.all_reduce(torch::ones({8}));
     context.progress(step);
   }
-  if (fault == "cycle") return wait_in_a_cycle(context);
+  if (fault == "cycle" || fault == "overlaps") return wait_in_a_cycle(context, fault == "overlaps");
   const auto end = Clock::now() + duration();
   for (int step = 11; fault == "trains"; ++step) {
     compute(std::chrono::milliseconds(20));

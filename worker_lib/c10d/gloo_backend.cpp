@@ -78,6 +78,43 @@ namespace {
 // all_reduce, and the work that it returns has no future.
 thread_local const record::Call* whole = nullptr;
 
+// Gloo's work, with what is known of it. A message is left when somebody has waited for it, or nobody will.
+class RecordedWork : public c10d::Work {
+ public:
+  RecordedWork(int rank, c10d::OpType type, GlooBackend::WorkPtr work,
+               std::shared_ptr<GroupRecord> record, record::Ticket ticket, bool is_message)
+      : Work(rank, type),
+        work_(std::move(work)),
+        record_(std::move(record)),
+        ticket_(ticket),
+        is_message_(is_message) {}
+  ~RecordedWork() override {
+    if (is_message_) record_->leave(ticket_);
+  }
+
+  bool isCompleted() override { return work_->isCompleted(); }
+  bool isSuccess() const override { return work_->isSuccess(); }
+  std::exception_ptr exception() const override { return work_->exception(); }
+  int sourceRank() const override { return work_->sourceRank(); }
+  std::vector<at::Tensor> result() override { return work_->result(); }
+  void synchronize() override { work_->synchronize(); }
+  bool wait(std::chrono::milliseconds timeout) override {
+    const GroupRecord::Waiting waiting(record_, ticket_);
+    const bool is_done = work_->wait(timeout);
+    record_->leave(ticket_);
+    return is_done;
+  }
+  void abort() override { work_->abort(); }
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return work_->getFuture(); }
+  std::uint64_t getSequencenumber() const override { return work_->getSequencenumber(); }
+
+ private:
+  const GlooBackend::WorkPtr work_;
+  const std::shared_ptr<GroupRecord> record_;
+  const record::Ticket ticket_;
+  const bool is_message_;
+};
+
 }  // namespace
 
 // Gloo's thread finds the call done, and completes its future.
@@ -89,7 +126,9 @@ GlooBackend::WorkPtr GlooBackend::recorded(const record::Call& call, const Begin
     WorkPtr work = begin();
     work->getFuture()->addCallback(
         [record = record_, ticket](c10::ivalue::Future&) { record->leave(ticket); });
-    return work;
+    const auto type = work->retrieveOpType();
+    return c10::make_intrusive<RecordedWork>(getRank(), type, std::move(work), record_, ticket,
+                                             /*is_message=*/false);
   } catch (...) {
     record_->leave(ticket);
     throw;
@@ -188,38 +227,6 @@ GlooBackend::WorkPtr GlooBackend::barrier(const c10d::BarrierOptions& options) {
                   [&] { return ProcessGroupGloo::barrier(options); });
 }
 
-namespace {
-
-// Gloo's work of a message, with what is known of it.
-class RecordedMessage : public c10d::Work {
- public:
-  RecordedMessage(int rank, OpType type, GlooBackend::WorkPtr work,
-                  std::shared_ptr<GroupRecord> record, record::Ticket ticket)
-      : Work(rank, type), work_(std::move(work)), record_(std::move(record)), ticket_(ticket) {}
-  ~RecordedMessage() override { record_->leave(ticket_); }
-
-  bool isCompleted() override { return work_->isCompleted(); }
-  bool isSuccess() const override { return work_->isSuccess(); }
-  std::exception_ptr exception() const override { return work_->exception(); }
-  int sourceRank() const override { return work_->sourceRank(); }
-  std::vector<at::Tensor> result() override { return work_->result(); }
-  void synchronize() override { work_->synchronize(); }
-  bool wait(std::chrono::milliseconds timeout) override {
-    const bool is_done = work_->wait(timeout);
-    record_->leave(ticket_);
-    return is_done;
-  }
-  void abort() override { work_->abort(); }
-  std::uint64_t getSequencenumber() const override { return work_->getSequencenumber(); }
-
- private:
-  const GlooBackend::WorkPtr work_;
-  const std::shared_ptr<GroupRecord> record_;
-  const record::Ticket ticket_;
-};
-
-}  // namespace
-
 template <typename Begin>
 GlooBackend::WorkPtr GlooBackend::message(OpType type, int peer, int tag, const Tensors& tensors,
                                           const Begin& begin) {
@@ -227,7 +234,8 @@ GlooBackend::WorkPtr GlooBackend::message(OpType type, int peer, int tag, const 
   const auto end = type == OpType::SEND ? GroupRecord::End::kSender : GroupRecord::End::kReceiver;
   const record::Ticket ticket = record_->enter_message(end, peer, tag, call_on(type, tensors));
   try {
-    return c10::make_intrusive<RecordedMessage>(getRank(), type, begin(), record_, ticket);
+    return c10::make_intrusive<RecordedWork>(getRank(), type, begin(), record_, ticket,
+                                             /*is_message=*/true);
   } catch (...) {
     record_->leave(ticket);
     throw;

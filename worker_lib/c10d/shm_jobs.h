@@ -93,6 +93,10 @@ class MessageWork : public c10d::Work {
   void enter(const std::shared_ptr<GroupRecord>& record, int peer, int tag);
   shm::Messages::Message message(int peer, int tag, shm::Clock::time_point until);
 
+  bool wait(std::chrono::milliseconds timeout) override {
+    const GroupRecord::Waiting waiting(record_, ticket_);
+    return Work::wait(timeout);
+  }
   int sourceRank() const override { return source_; }
   std::vector<at::Tensor> result() override { return {tensor_}; }
   void abort() override {

@@ -110,6 +110,7 @@ class ShmWork : public c10d::Work {
     return is_over() && job_->error() ? torch_error(job_->error()) : nullptr;
   }
   bool wait(std::chrono::milliseconds timeout) override {
+    const GroupRecord::Waiting waiting = job_->waiting();
     if (timeout <= kNoTimeout) {
       queue().wait(*job_);
     } else if (!queue().wait_until(*job_, shm::Clock::now() + timeout)) {

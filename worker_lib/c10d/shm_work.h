@@ -51,6 +51,8 @@ class ShmJob : public shm::Task {
     ticket_ = ticket;
   }
   void ended() noexcept override;
+  // For as long as a thread waits for it.
+  GroupRecord::Waiting waiting() const { return {record_, ticket_}; }
 
   const Tensors& results() const { return results_; }
   FuturePtr future();  // at any time

@@ -23,8 +23,10 @@ std::shared_ptr<CollectiveRecord> CollectiveRecord::open(int fd) {
   OwnerMark mark = OwnerMark::make();
   Mapping mapping(taken.get(), record::kBytes);
   if (!mark.is_set() || !mapping) return nullptr;
-  return std::shared_ptr<CollectiveRecord>(
-      new CollectiveRecord(std::move(mapping), std::move(mark)));
+  std::shared_ptr<CollectiveRecord> made(new CollectiveRecord(std::move(mapping), std::move(mark)));
+  // The hooks for Python may have counted before.
+  made->memory_->threads = made->memory_->threads_in_wait = 0;
+  return made;
 }
 
 // Looked for once: the variable of a process does not change, and the descriptor is closed afterwards.
@@ -40,6 +42,21 @@ CollectiveRecord::CollectiveRecord(Mapping mapping, OwnerMark mark)
     : mapping_(std::move(mapping)),
       memory_(reinterpret_cast<record::Memory*>(mapping_.data())),
       mark_(std::move(mark)) {}
+
+void CollectiveRecord::count_this_thread(const std::shared_ptr<CollectiveRecord>& record) {
+  struct Counted {
+    explicit Counted(std::shared_ptr<CollectiveRecord> in) : record(std::move(in)) {
+      record->memory_->threads.fetch_add(1, std::memory_order_relaxed);
+    }
+    ~Counted() {
+      if (record->mark_.is_set()) {
+        record->memory_->threads.fetch_sub(1, std::memory_order_relaxed);
+      }
+    }
+    const std::shared_ptr<CollectiveRecord> record;
+  };
+  thread_local const Counted counted(record);
+}
 
 namespace {
 
@@ -83,6 +100,7 @@ record::Ticket GroupRecord::enter_message(End end, int peer, int tag, const reco
                           .to = static_cast<std::uint32_t>(is_sender ? peer : rank_),
                           .tag = tag};
   if (has_ranks_of_job_) channel.job_peer = static_cast<std::uint32_t>(peer);
+  CollectiveRecord::count_this_thread(record_);
   record::Call message = call;
   message.operation = record::Operation::kSendReceive;
   return record::enter(*record_->memory_, place_of(channel, is_sender), message, now_ns());
@@ -103,11 +121,23 @@ record::GroupPlace GroupRecord::place_of(const record::Channel& channel, bool is
 record::Ticket GroupRecord::enter(const record::Call& call) {
   if (before_call_) before_call_();
   if (!record_ || !record_->mark_.is_set()) return 0;
+  CollectiveRecord::count_this_thread(record_);
   return record::enter(*record_->memory_, place_, call, now_ns());
 }
 
 void GroupRecord::leave(record::Ticket ticket) {
   if (ticket != 0 && record_->mark_.is_set()) record::leave(*record_->memory_, ticket, now_ns());
+}
+
+GroupRecord::Waiting::Waiting(const std::shared_ptr<GroupRecord>& record, record::Ticket ticket)
+    : record_(ticket != 0 && record->record_->mark_.is_set() ? record->record_.get() : nullptr) {
+  if (record_ == nullptr) return;
+  CollectiveRecord::count_this_thread(record->record_);
+  record_->memory_->threads_in_wait.fetch_add(1, std::memory_order_relaxed);
+}
+
+GroupRecord::Waiting::~Waiting() {
+  if (record_ != nullptr) record_->memory_->threads_in_wait.fetch_sub(1, std::memory_order_relaxed);
 }
 
 }  // namespace ddprun

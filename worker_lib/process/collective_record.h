@@ -30,6 +30,8 @@ class CollectiveRecord {
  private:
   friend class GroupRecord;
   CollectiveRecord(Mapping mapping, OwnerMark mark);
+  // Makes one of the threads that are counted of this thread, until it ends.
+  static void count_this_thread(const std::shared_ptr<CollectiveRecord>& record);
 
   Mapping mapping_;
   record::Memory* memory_;  // in it
@@ -55,6 +57,18 @@ class GroupRecord {
   enum class End { kSender, kReceiver };
   record::Ticket enter_message(End end, int peer, int tag, const record::Call& call);
   void leave(record::Ticket ticket);
+
+  // This thread is inside of the wait for that call, which it or another thread has entered.
+  class Waiting {
+   public:
+    Waiting(const std::shared_ptr<GroupRecord>& record, record::Ticket ticket);
+    ~Waiting();
+    Waiting(const Waiting&) = delete;
+    Waiting& operator=(const Waiting&) = delete;
+
+   private:
+    CollectiveRecord* const record_;  // null: the call is not recorded
+  };
 
  private:
   struct ChannelPlace {

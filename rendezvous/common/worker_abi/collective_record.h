@@ -17,10 +17,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 namespace ddprun::record {
@@ -50,13 +52,19 @@ enum class Operation : std::uint8_t {
   kBarrier = 9,
   kSendReceive =
       10,  // a message from one rank to another, in a group of these two (see add_channel)
+  // PyTorch's, each in a group of its own, which has the same members as the process group.
+  kInitProcessGroup = 11,
+  kNewGroup = 12,
+  kMonitoredBarrier = 13,
 };
 
 // "all_reduce", …; "a collective" for any other number.
 constexpr std::string_view name_of(Operation operation) {
-  constexpr std::array<std::string_view, 11> kNames{
-      "a collective", "all_reduce",     "broadcast",  "reduce",  "all_gather", "gather",
-      "scatter",      "reduce_scatter", "all_to_all", "barrier", "send_recv"};
+  constexpr std::array<std::string_view, 14> kNames{
+      "a collective", "all_reduce",       "broadcast", "reduce",
+      "all_gather",   "gather",           "scatter",   "reduce_scatter",
+      "all_to_all",   "barrier",          "send_recv", "init_process_group",
+      "new_group",    "monitored_barrier"};
   const auto number = static_cast<std::size_t>(operation);
   return kNames[number < kNames.size() ? number : 0];
 }
@@ -103,7 +111,11 @@ struct Entry {
 struct Memory {
   Header header;
   std::atomic<std::uint64_t> claimed;  // entries so far; entry c is at c % kEntries
-  std::uint64_t reserved_0[7];
+  // Threads of the worker that may make calls, and how many of them are inside of the wait for a call that is
+  // recorded. 0 threads: nothing is said.
+  std::atomic<std::uint32_t> threads;
+  std::atomic<std::uint32_t> threads_in_wait;
+  std::uint64_t reserved_0[6];
   GroupSlot groups[kGroupsMax];
   std::uint8_t reserved_1[4096 - 128 - kGroupsMax * 64];
   Entry entries[kEntries];
@@ -120,7 +132,8 @@ static_assert(sizeof(Entry) == 64 && offsetof(Entry, number) == 8 &&
               offsetof(Entry, elements) == 32 && offsetof(Entry, signature) == 40 &&
               offsetof(Entry, call) == 48 && offsetof(Entry, group_turn) == 56 &&
               offsetof(Entry, root) == 60);
-static_assert(offsetof(Memory, claimed) == 64 && offsetof(Memory, groups) == 128 &&
+static_assert(offsetof(Memory, claimed) == 64 && offsetof(Memory, threads) == 72 &&
+              offsetof(Memory, threads_in_wait) == 76 && offsetof(Memory, groups) == 128 &&
               offsetof(Memory, entries) == 4096);
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 
@@ -255,6 +268,14 @@ struct RecordedCall {
   bool operator==(const RecordedCall&) const = default;
 };
 
+struct NumberedCall {
+  std::uint64_t number = 0;  // of the group's calls
+  Call call;
+
+  bool operator==(const NumberedCall&) const = default;
+};
+inline constexpr std::size_t kRecentMax = 8;
+
 struct RecordedGroup {
   std::string name;  // printable; at most 32 bytes
   std::uint64_t id = 0;
@@ -264,7 +285,34 @@ struct RecordedGroup {
   std::uint64_t calls = 0;            // entered so far
   std::optional<RecordedCall> open;   // the first that it has not left
   std::optional<RecordedCall> last;   // the latest that it entered
+  // The last ones before `open`, or else before `last`, of which more than the number is known; by number.
+  std::vector<NumberedCall> recent;
 };
+
+// Of what was read in the order in which it was written: the same call may have been written twice.
+inline std::vector<NumberedCall> recent_calls(std::vector<NumberedCall> calls,
+                                              std::uint64_t before) {
+  std::erase_if(calls, [before](const NumberedCall& each) { return each.number >= before; });
+  std::ranges::reverse(calls);
+  std::ranges::stable_sort(calls, std::ranges::greater{}, &NumberedCall::number);
+  const auto twice = std::ranges::unique(calls, {}, &NumberedCall::number);
+  calls.erase(twice.begin(), twice.end());
+  if (calls.size() > kRecentMax) calls.resize(kRecentMax);
+  std::ranges::reverse(calls);
+  return calls;
+}
+
+struct RecordedThreads {
+  std::uint32_t count = 0;  // that may make calls
+  std::uint32_t in_wait = 0;
+
+  bool all_wait() const { return count > 0 && in_wait >= count; }
+};
+
+inline RecordedThreads read_threads(const Memory& memory) {
+  return {memory.threads.load(std::memory_order_relaxed),
+          memory.threads_in_wait.load(std::memory_order_relaxed)};
+}
 
 // Everything but the header, which the worker may have overwritten, is checked: a group or an entry that
 // makes no sense is left out.
@@ -323,7 +371,18 @@ inline std::vector<RecordedGroup> read(const Memory& memory) {
     }
     RecordedGroup& group = groups[places[slot]];
     if (!found.left_ns && (!group.open || found.number < group.open->number)) group.open = found;
-    if (!group.last || found.number > group.last->number) group.last = found;
+    // What is known of a call besides its number may be written later.
+    const bool is_newer =
+        !group.last || found.number > group.last->number ||
+        (found.number == group.last->number && group.last->call.operation == Operation::kOther);
+    if (is_newer) group.last = found;
+    if (found.call.operation != Operation::kOther) {
+      group.recent.push_back({found.number, found.call});
+    }
+  }
+  for (RecordedGroup& group : groups) {
+    const auto& at = group.open ? group.open : group.last;
+    group.recent = recent_calls(std::move(group.recent), at ? at->number : 0);
   }
   return groups;
 }

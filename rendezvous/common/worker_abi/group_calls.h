@@ -9,8 +9,10 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -37,6 +39,9 @@ struct GroupCall {
   bool operator==(const GroupCall&) const = default;
 };
 
+// One that is over, before the call that a rank is in or was in last.
+using EarlierCall = record::NumberedCall;
+
 struct GroupCalls {
   std::string name;      // printable; at most 32 bytes
   std::uint64_t id = 0;  // of the name, equal on all members
@@ -46,9 +51,23 @@ struct GroupCalls {
   std::optional<GroupCall> at = {};        // the first that it has not left, else the latest
   std::chrono::nanoseconds since_entry{};  // the latest was entered; zero: none was
   std::optional<std::uint32_t> peer = {};  // of messages between two: the other rank of the job
+  // The latest before `at`, as far as they are known, if none was entered in the last second: a rank that
+  // others wait for may have left their call, and may have called something else.
+  std::vector<EarlierCall> before = {};
 
   bool operator==(const GroupCalls&) const = default;
 };
+
+// "all_reduce (call 412 of ddprun)"
+inline std::string call_in_words(record::Operation operation, std::uint64_t number,
+                                 std::string_view group) {
+  const std::string name(name_of(operation));
+  if (operation == record::Operation::kInitProcessGroup) return name;
+  // The groups of these have a suffix, " (made)".
+  if (operation > record::Operation::kInitProcessGroup) group = group.substr(0, group.rfind(" ("));
+  if (operation == record::Operation::kNewGroup) return name + " (" + std::string(group) + ")";
+  return name + " (call " + std::to_string(number) + " of " + std::string(group) + ")";
+}
 
 // At most `count`: those that the worker is in first, then the most recent.
 inline std::vector<GroupCalls> group_calls(std::vector<record::RecordedGroup> groups,
@@ -67,6 +86,10 @@ inline std::vector<GroupCalls> group_calls(std::vector<record::RecordedGroup> gr
     made.at = GroupCall{found->call, found->number, found->left_ns.has_value(),
                         since(found->left_ns.value_or(found->entered_ns))};
     if (group.last) made.since_entry = since(group.last->entered_ns);
+    if (made.since_entry < std::chrono::seconds(1)) continue;
+    const auto& recent = group.recent;
+    std::ranges::copy_if(recent, std::back_inserter(made.before),
+                         [&](const EarlierCall& each) { return each.number < found->number; });
   }
   std::ranges::stable_sort(calls, {}, [](const GroupCalls& each) {
     return std::pair(!each.at || each.at->is_over,

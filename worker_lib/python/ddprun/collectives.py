@@ -1,10 +1,13 @@
 """The record of collectives of programs that know nothing of ddprun: who is in which call over Gloo.
 
 ddprun brings this file into every Python program that it starts (agent/python/sitecustomize.py), unless
-DDPRUN_PYTHON_HOOKS=0. From the first process group over Gloo on, a thread
+DDPRUN_PYTHON_HOOKS=0. From the making of the first process group on, a thread
 looks ten times a second at how many calls each group has made: Gloo counts them also where C++ makes them, as DDP's
 reducer does. Only where none was made for a while it reads PyTorch's flight recorder, to know which calls are not over
-and what they are. A call itself pays nothing.
+and what they are. A call itself pays nothing; a wait for it a microsecond.
+
+The flight recorder has no messages between two ranks, no monitored_barrier and no making of groups: of these each call
+is noted (_Noted), and written in the record if it lasts.
 
 What is written is documented in agent/README.md, "The record of collectives". Nothing that goes wrong here reaches the
 program: one line on stderr, and there is no record any more.
@@ -19,17 +22,17 @@ import struct
 import sys
 import time
 import weakref
-from _thread import allocate_lock, start_new_thread  # a thread that `threading` does not show to the program
+from _thread import allocate_lock, get_ident, start_new_thread  # a thread that `threading` does not show to the program
 
 _VARIABLE = "DDPRUN_LINK_RECORD_FD"
 _BYTES = 69632
 _VERSION = 1
 _MAGIC = 0x4452435250444400
 _HEADER = struct.Struct("=QIIi")  # magic, version, bytes, worker's pid
-_CLAIMED_AT = 64
+_CLAIMED_AT, _THREADS_AT = 64, 72  # of these the number, and how many of them are inside of a wait
 _GROUPS_AT, _GROUPS_MAX = 128, 48
 _ENTRIES_AT, _ENTRIES_MAX = 4096, 1024
-_GROUP = struct.Struct("=QIIQ32s")  # from offset 8: hash of the name, members, rank, calls, name
+_GROUP = struct.Struct("=IQIIQ32s")  # from offset 4: peer and 1, hash of the name, members, rank, calls, name
 # From offset 8: number, entered, left, elements, hash, group, operation, type, nothing, turn of the group, root.
 _ENTRY = struct.Struct("=QqqQQHBBIIi")
 _FIRST_TURN = 1 << 21  # those of a library in C++ that takes the record later are smaller
@@ -37,6 +40,7 @@ _NO_TYPE, _NO_ROOT = 255, -1
 
 _OPERATIONS = {"all_reduce": 1, "broadcast": 2, "reduce": 3, "all_gather": 4, "gather": 5, "scatter": 6,
                "reduce_scatter": 7, "all_to_all": 8, "barrier": 9}
+_SEND_RECV, _INIT_PROCESS_GROUP, _NEW_GROUP, _MONITORED_BARRIER = 10, 11, 12, 13
 _WITH_EQUAL_SIZES = ("all_reduce", "broadcast", "reduce", "all_gather", "gather", "scatter")
 _WITH_ROOT = ("broadcast", "reduce", "gather", "scatter")  # methods of a process group
 _ROOTS_KEPT = 64
@@ -49,6 +53,9 @@ _IDLE_AFTER_S = 5
 _STILL_S, _LONG_S = 0.5, 1.5  # without a call
 _SHARE_OF_TIME = 0.03  # of one processor, for reading the flight recorder, at most
 _OPEN_MAX = 64
+_RECENT_MAX = 8  # calls of a group that are over, of which more than the number is written
+_CHANNELS_MAX = 16
+_MADE_MAX = 8  # makings of groups that are over
 
 
 def _hash_of(values, hash=0xcbf29ce484222325):
@@ -79,7 +86,7 @@ class Record:
         about = os.fstat(self._descriptor)
         return about.st_dev, about.st_ino
 
-    def add_group(self, name, rank, size):
+    def add_group(self, name, rank, size, peer=None):
         """(place, turn); None: there is no place left."""
         for place in range(_GROUPS_MAX):
             at = (_GROUPS_AT + place * 64) // 4
@@ -87,7 +94,7 @@ class Record:
                 self._turn += 2
                 self._halves[at] = self._turn - 1
                 text = name.encode()
-                _GROUP.pack_into(self._memory, at * 4 + 8, _hash_of(text), size, rank, 0, text)
+                _GROUP.pack_into(self._memory, at * 4 + 4, 0 if peer is None else peer + 1, _hash_of(text), size, rank, 0, text)
                 self._halves[at] = self._turn
                 return place, self._turn
         return None
@@ -97,6 +104,11 @@ class Record:
 
     def set_calls(self, place, calls):
         self._words[(_GROUPS_AT + place * 64 + 24) // 8] = calls
+
+    def set_threads(self, count, waiting):
+        """How many there are that may make calls, and how many of these are inside of the wait for one."""
+        at = _THREADS_AT // 4
+        self._halves[at], self._halves[at + 1] = count, waiting
 
     def enter(self, group, number, call, entered_ns, left_ns=None):
         """What leave() takes. `group` is what add_group() has returned."""
@@ -150,10 +162,10 @@ def _keep_for_ever(mapping):
 
 
 class _Call:
-    """A call as the flight recorder has it; None: one of which only the number is known."""
+    """A call as the flight recorder has it; None: one of which only the number is known, and the operation perhaps."""
 
-    def __init__(self, entry=None, root=_NO_ROOT):
-        self.operation, self.type, self.elements, self.signature, self.root = 0, _NO_TYPE, 0, 0, root
+    def __init__(self, entry=None, root=_NO_ROOT, operation=0):
+        self.operation, self.type, self.elements, self.signature, self.root = operation, _NO_TYPE, 0, 0, root
         if entry is None:
             return
         name = entry.get("profiling_name", "").rpartition(":")[2]
@@ -204,12 +216,142 @@ class _Roots:
         return root if found == op and isinstance(root, int) else _NO_ROOT
 
 
+class _Series:
+    """Calls that Python notes one by one: those of a channel (sender, receiver and tag) or of an operation of a group."""
+
+    def __init__(self, name, operation, rank, size, peer=None):
+        self.name, self.call, self.rank, self.size, self.peer = name, _Call(operation=operation), rank, size, peer
+        self.calls = 0
+        self.open = {}  # by number: when it was entered
+        self.place = None  # what is written of it
+        self.claims = {}  # by number
+
+
+class _Noted:
+    """What the flight recorder does not have, and which threads wait. Called on the program's threads."""
+
+    def __init__(self):
+        self.series = {}  # by name
+        self.waiting = {}  # by thread: how many waits it is inside of
+        self.messages = {}  # by id of the work: (series, number), and what notices its end
+        self.channels = 0
+        world = os.environ.get("WORLD_SIZE", "")
+        self._world = int(world) if world.isdecimal() else 0
+
+    def begin(self, name, operation, rank, size, peer=None):
+        series = self.series.get(name)
+        if series is None:
+            series = self.series[name] = _Series(name, operation, rank, size, peer)
+        series.calls += 1
+        series.open[series.calls] = time.monotonic_ns()
+        return series, series.calls
+
+    def end(self, noted):
+        series, number = noted
+        series.open.pop(number, None)
+
+    def install(self, c10d):
+        self._cpu = sys.modules["torch"].device("cpu")
+        group_class, work_class = c10d.ProcessGroup, sys.modules["torch._C._distributed_c10d"].Work
+        for name, is_sender in (("send", True), ("recv", False)):
+            setattr(group_class, name, self._message(getattr(group_class, name), is_sender))
+        group_class.monitored_barrier = self._blocking(group_class.monitored_barrier)
+        work_class.wait = self._wait(work_class.wait)
+
+    def _message(self, make, is_sender):
+        def message(group, *args, **kwargs):
+            try:
+                _, peer, tag = args
+                noted = self._begin_message(group, peer, tag, is_sender)
+            except Exception:
+                noted = None  # an older group, or no group at all
+            try:
+                work = make(group, *args, **kwargs)
+            except BaseException:
+                noted and self.end(noted)
+                raise
+            if noted:
+                key = id(work)
+                self.messages[key] = noted, weakref.ref(work, lambda _: self._end_message(key))
+            return work
+
+        message._torchdynamo_disable = True
+        return functools.update_wrapper(message, make)
+
+    def _begin_message(self, group, peer, tag, is_sender):
+        if gloo_of(group, self._cpu) is None:
+            return None
+        rank, size = group.rank(), group.size()
+        ends = (rank, peer) if is_sender else (peer, rank)
+        suffix = f" {ends[0]}->{ends[1]}" + (f" tag {tag}" if tag else "")
+        name = _shown_name(group.group_name)[:32 - len(suffix)] + suffix
+        if name not in self.series:
+            if self.channels == _CHANNELS_MAX:
+                return None
+            self.channels += 1
+        return self.begin(name, _SEND_RECV, 0 if is_sender else 1, 2, peer if size == self._world else None)
+
+    def _end_message(self, key):
+        noted, _ = self.messages.pop(key, (None, None))
+        noted and self.end(noted)
+
+    def _blocking(self, make):
+        def call(group, *args, **kwargs):
+            try:
+                noted = self.begin(_shown_name(group.group_name)[:20] + " (monitored)", _MONITORED_BARRIER, group.rank(), group.size())
+            except Exception:
+                return make(group, *args, **kwargs)
+            try:
+                with self:
+                    return make(group, *args, **kwargs)
+            finally:
+                self.end(noted)
+
+        call._torchdynamo_disable = True
+        return functools.update_wrapper(call, make)
+
+    def _wait(self, make):
+        messages, is_message = self.messages, {12, 13, 14}  # c10d::OpType: SEND, RECV, RECVANYSOURCE
+
+        def wait(work, *args, **kwargs):
+            key = id(work)
+            try:
+                is_recorded = key in messages or work._get_op_type() not in is_message
+            except Exception:
+                is_recorded = False
+            if not is_recorded:
+                return make(work, *args, **kwargs)
+            try:
+                with self:
+                    return make(work, *args, **kwargs)
+            finally:
+                if key in messages:
+                    self._end_message(key)
+
+        wait._torchdynamo_disable = True
+        return functools.update_wrapper(wait, make)
+
+    def __enter__(self):
+        thread = get_ident()
+        self.waiting[thread] = self.waiting.get(thread, 0) + 1
+
+    def __exit__(self, *error):
+        thread = get_ident()
+        count = self.waiting[thread] - 1
+        if count:
+            self.waiting[thread] = count
+        else:
+            del self.waiting[thread]
+
+
 class _Group:
     """A process group of this process, with what is written of it."""
 
     def __init__(self, group, place):
         self.group = weakref.ref(group)
         self.place = place
+        self.left_ns = 0  # the last call, as far as is known
+        self.detailed = 0  # the last call that is over of which more than the number is written
         self.seen = 0  # calls by Gloo's own count, which has messages between two ranks, too
         self.messages = 0  # of these, as far as is known
         self.exchanges_messages = False  # all the time
@@ -222,9 +364,10 @@ class _Group:
 class Sampler:
     """Looks at the groups of torch.distributed, and writes the record. One thread at a time."""
 
-    def __init__(self, c10d, record):
+    def __init__(self, c10d, record, noted=None):
         self._c10d = c10d
         self._record = record
+        self._noted, self._series, self._was_waiting = noted or _Noted(), {}, None
         self._roots = _Roots(c10d.ProcessGroup)
         self._cpu = sys.modules["torch"].device("cpu")
         self._flight_recorder = getattr(sys.modules["torch._C._distributed_c10d"], "_dump_fr_trace_json", None)
@@ -236,7 +379,7 @@ class Sampler:
         """The seconds until the next look; None: nothing is left to do here."""
         record, now = self._record, time.monotonic()
         if not record.is_ours():
-            for each in self._groups.values():
+            for each in (*self._groups.values(), *self._series.values()):
                 record.remove_group(each.place[0])
             return None
         gone = set(self._groups)
@@ -251,6 +394,8 @@ class Sampler:
         for name in gone:
             record.remove_group(self._groups.pop(name).place[0])
         self._look_at_calls(now)
+        self._look_at_noted()
+        self._look_at_threads()
         return _EVERY_S if now - self._moved_at < _IDLE_AFTER_S else _SELDOM_S
 
     def _add(self, group, name):
@@ -277,8 +422,44 @@ class Sampler:
         self._moved_at = now
         number = seen - known.messages
         self._record.set_calls(known.place[0], number)
-        at = time.monotonic_ns()
+        known.left_ns = at = time.monotonic_ns()
         self._record.enter(known.place, number, _UNKNOWN, at, at)
+
+    # A message is awaited by its number at the other end: that is written also where none lasts.
+    def _look_at_noted(self):
+        record, noted = self._record, self._noted.series
+        made = [name for name, series in list(noted.items())
+                if series.call.operation in (_INIT_PROCESS_GROUP, _NEW_GROUP) and not series.open]
+        for name in made[:-_MADE_MAX]:
+            del noted[name]
+        for name in [name for name, series in self._series.items() if noted.get(name) is not series]:
+            record.remove_group(self._series.pop(name).place[0])
+        still = time.monotonic_ns() - int(_STILL_S * 1e9)
+        for name, series in list(noted.items()):
+            if name not in self._series:
+                series.place = record.add_group(name, series.rank, series.size, series.peer)
+                if series.place is None:
+                    continue
+                self._series[name] = series
+            record.set_calls(series.place[0], series.calls)
+            for number, claim in list(series.claims.items()):
+                if number not in series.open:
+                    record.leave(claim, time.monotonic_ns())
+                    del series.claims[number]
+            for number, entered in list(series.open.items())[:_OPEN_MAX]:
+                if entered < still and number not in series.claims:
+                    series.claims[number] = record.enter(series.place, number, series.call, entered)
+
+    # Each thread of Python but this one may make calls, except those that wait for the end of one.
+    def _look_at_threads(self):
+        inside = set(self._noted.waiting)
+        is_open = inside and (any(each.open for each in self._groups.values())
+                              or any(each.claims for each in self._series.values()))
+        threads = set(sys._current_frames()) - {get_ident()} if is_open else ()
+        waiting = len(inside.intersection(threads))
+        if (len(threads), waiting) != self._was_waiting:
+            self._was_waiting = len(threads), waiting
+            self._record.set_threads(max(len(threads), 1), waiting)
 
     # What the flight recorder says of each group is a line, which costs microseconds. All of its 2000 calls cost tens of
     # milliseconds: they are read where this process waits, and where it does something else for long.
@@ -317,11 +498,12 @@ class Sampler:
         for name, known in self._groups.items():
             known.is_read, known.read_at = True, now
             # A group that was destroyed may have had the same name, and have made more calls.
-            if name in entries and 0 < entries[name][0]["op_id"] <= self._seen(known.group()):
+            if name in entries and 0 < entries[name][0][0]["op_id"] <= self._seen(known.group()):
                 self._take(name, known, before[name], *entries[name], offset)
         self._may_read_at = now + (time.monotonic() - now) / _SHARE_OF_TIME
 
-    def _take(self, name, known, seen, last, found, offset):
+    def _take(self, name, known, seen, recent, found, offset):
+        last = recent[0]
         number = last["collective_seq_id"]
         messages = max(seen, last["op_id"]) - number
         known.exchanges_messages = known.id is not None and messages > known.messages
@@ -329,6 +511,14 @@ class Sampler:
         self._record.set_calls(known.place[0], number)
         for op in [op for op in known.open if op not in found]:
             self._record.leave(known.open.pop(op)[0], time.monotonic_ns())
+        # What others who have not left them may do otherwise.
+        for entry in reversed(recent):
+            op, its = entry["op_id"], entry["collective_seq_id"]
+            if known.detailed < its and op not in found and op not in known.open:
+                known.detailed = its
+                entered = max(entry["time_created_ns"] + offset, 1)
+                self._record.enter(known.place, its, _Call(entry, self._roots.of(name, op)), entered,
+                                   max(known.left_ns, entered))
         for op, entry in sorted(found.items()):
             if op not in known.open:
                 number, call = entry["collective_seq_id"], _Call(entry, self._roots.of(name, op))
@@ -343,19 +533,25 @@ def _shown_name(name):
 
 
 def _entries_in(text, names):
-    """By the name of a group: its last call, and by Gloo's count those which are not over."""
+    """By the name of a group: its last calls, the latest first, and by Gloo's count those which are not over."""
     found = {}
     for name in names:
         mark = b'"process_group":[%s,' % json.dumps(name).encode()
-        last = _object_around(text, text.rfind(mark))
-        if last is not None:
-            found[name] = last, {}
+        recent, at = [], text.rfind(mark)
+        while at >= 0 and len(recent) < _RECENT_MAX:
+            entry = _object_around(text, at)
+            if recent and entry["pg_id"] != recent[0]["pg_id"]:
+                break
+            recent.append(entry)
+            at = text.rfind(mark, 0, at)
+        if recent:
+            found[name] = recent, {}
     at = text.rfind(b'"retired":false')
     left = _OPEN_MAX
     while at >= 0 and left > 0:
         entry = _object_around(text, at)
         name = entry["process_group"][0]
-        if name in found and entry["pg_id"] == found[name][0]["pg_id"] and not entry["is_p2p"]:
+        if name in found and entry["pg_id"] == found[name][0][0]["pg_id"] and not entry["is_p2p"]:
             found[name][1][entry["op_id"]] = entry
         at = text.rfind(b'"retired":false', 0, at)
         left -= 1
@@ -381,8 +577,8 @@ def gloo_of(group, cpu):
 class _Thread:
     """Looks until the program ends; a forked process has none."""
 
-    def __init__(self, c10d, record):
-        self._sampler = Sampler(c10d, record)
+    def __init__(self, c10d, record, noted):
+        self._sampler = Sampler(c10d, record, noted)
         self._stop, self._ended = allocate_lock(), allocate_lock()
         self._stop.acquire()
         self._ended.acquire()
@@ -407,13 +603,34 @@ class _Thread:
 
 
 def begin(c10d):
-    """True: the thread runs, or there is no record for this process. False: there is no group over Gloo yet."""
-    cpu = sys.modules["torch"].device("cpu")
-    if not any(gloo_of(group, cpu) for group in list(c10d._world.pg_names)):
-        return False
-    if record := open_record():
-        _Thread(c10d, record)
-    return True
+    """Before the first group is made. What Making needs; None: there is no record for this process."""
+    record = open_record()
+    if record is None:
+        return None
+    noted = _Noted()
+    noted.install(c10d)
+    _Thread(c10d, record, noted)
+    return noted
+
+
+class Making:
+    """The making of a group, in which its members are awaited."""
+
+    def __init__(self, noted, size, rank, name):
+        self._noted, self._call = noted, None
+        # All groups of before are gone, on all ranks; a rank that was started later has made none.
+        if name == "0":
+            noted.series, noted.channels = {}, 0
+        if isinstance(rank, int) and 0 <= rank < size and size > 1:
+            operation = _INIT_PROCESS_GROUP if name == "0" else _NEW_GROUP
+            self._call = noted.begin(_shown_name(name)[:25] + " (made)", operation, rank, size)
+
+    def __enter__(self):
+        self._noted.__enter__()
+
+    def __exit__(self, *error):
+        self._noted.__exit__()
+        self._call and self._noted.end(self._call)
 
 
 def _complain(error):

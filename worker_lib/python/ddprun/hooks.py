@@ -158,22 +158,26 @@ def install_record(c10d, load):
         groups.install(c10d)
         load_progress(load)  # before ddprun.join() asks for the link, so that steps are told over the same one
     offer_nccl_plugin()
-    make, collectives = c10d._new_process_group_helper, None
+    make, collectives, noted = c10d._new_process_group_helper, None, None
 
-    def make_first(*args, **kwargs):
-        nonlocal collectives
-        made = make(*args, **kwargs)
+    def make_noted(size, rank, ranks, backend, store, name, *args, **kwargs):
+        nonlocal collectives, noted
         try:
-            collectives = collectives or load("collectives")
-            if collectives.begin(c10d):
-                c10d._new_process_group_helper = make
+            if collectives is None:
+                collectives = load("collectives")
+                noted = collectives.begin(c10d)
+            making = noted and collectives.Making(noted, size, rank, name)
         except Exception as error:
-            c10d._new_process_group_helper = make
+            making = None
             complain(error, "collectives")
-        return made
+        if making is None:
+            c10d._new_process_group_helper = make
+            return make(size, rank, ranks, backend, store, name, *args, **kwargs)
+        with making:
+            return make(size, rank, ranks, backend, store, name, *args, **kwargs)
 
-    make_first.__wrapped__ = make
-    c10d._new_process_group_helper = make_first
+    make_noted.__wrapped__ = make
+    c10d._new_process_group_helper = make_noted
 
 
 def install_safely(module, load):

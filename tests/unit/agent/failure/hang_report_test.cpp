@@ -111,6 +111,43 @@ TEST(HangReportTest, IsShortWhateverTheRanksDo) {
               ::testing::Not(HasSubstr("\x1b")));
 }
 
+TEST(WaitLine, SaysWhereTheProgramIsThatHasNotCome) {
+  const rdzv::WaitingFor wait{.group = "default_pg",
+                              .number = 7,
+                              .operation = record::Operation::kAllReduce,
+                              .waited = 305s,
+                              .waiting = {0, 2},
+                              .missing = {1}};
+  const std::string told =
+      "rank 1 has not come to all_reduce (call 7 of default_pg), where ranks 0 and 2 wait, for 5 "
+      "min";
+  const auto line = [&](RankStack stack) { return wait_line(wait, {{1, std::move(stack)}}, 4711); };
+  const std::string next = "; ddpctl stacks 4711 shows all ranks";
+  EXPECT_EQ(line({"",
+                  "read (codec.py:9)\nload (codec.py:4)\nevaluate (train.py:41)\n"
+                  "<module> (train.py:90)\n_run_code (<frozen runpy>:88)\n",
+                  ""}),
+            told + "; rank 1: evaluate (train.py:41), in read (codec.py:9)" + next);
+  EXPECT_EQ(line({"", "<module> (train.py:90)\n", ""}),
+            told + "; rank 1: <module> (train.py:90)" + next);
+  EXPECT_EQ(line({"T (stopped)", "f(int)\nmain (train.cpp:3)\n_start\n", ""}),
+            told + "; rank 1: T (stopped), main (train.cpp:3), in f(int)" + next);
+  EXPECT_EQ(line({"D (disk sleep)", "", "install elfutils"}),
+            told + "; rank 1: D (disk sleep)" + next);
+  EXPECT_EQ(wait_line(wait, {}, 4711), told + next);
+}
+
+TEST(WaitLine, SaysWhoWaitsInTheStore) {
+  rdzv::WaitingFor wait{.group = "/rank_2", .waited = 61s, .waiting = {0, 1}, .missing = {2}};
+  EXPECT_EQ(wait_line(wait, {{2, {"", "load (train.py:4)\n", ""}}}, 4711),
+            "rank 2 does not wait in the store of this round, where ranks 0 and 1 wait for the key "
+            "/rank_2, for 1 min; rank 2: load (train.py:4); ddpctl stacks 4711 shows all ranks");
+  wait.missing.clear();
+  EXPECT_EQ(wait_line(wait, {}, 4711),
+            "ranks 0 and 1 wait in the store of this round for the key /rank_2, for 1 min; ddpctl "
+            "stacks 4711 shows all ranks");
+}
+
 // As in a job of 128 nodes: what it takes is printed, and how much text it is.
 TEST(HangReportTest, OfAThousandRanksIsThreeLinesBesideTheStack) {
   constexpr int kWorld = 1024;

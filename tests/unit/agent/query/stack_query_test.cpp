@@ -89,6 +89,7 @@ TEST(Stacks, OfFaulthandler) {
   File "<frozen importlib of ddprun>/collectives.py", line 314 in _run
 
 Thread 0x00007f9b67fff6c0 [loader] (most recent call first):
+  File "<frozen importlib of ddprun>/collectives.py", line 270 in wait
   File "/usr/lib/python3.11/queue.py", line 171 in get
   File "/home/me/a "b" c.py", line 9 in <lambda>
   ...
@@ -101,7 +102,7 @@ Current thread 0x00007f9c0a2f0040 (most recent call first):
               ElementsAre(ThreadStack{"", 1, true, "load (train.py:12)\n<module> (train.py:90)\n"},
                           ThreadStack{"loader", 1, false,
                                       "get (queue.py:171)\n<lambda> (a \"b\" c.py:9)\n"}))
-      << "ddprun's own thread is not the program's";
+      << "ddprun's own thread is not the program's, and neither are its frames";
 }
 
 TEST(Stacks, OfTheKernel) {

@@ -60,6 +60,36 @@ TEST_F(CollectiveRecordTest, ShowsTheFirstCallThatWasNotLeftAndTheLatestOne) {
   EXPECT_EQ(groups[0].last->left_ns, 400);
 }
 
+TEST_F(CollectiveRecordTest, KeepsTheLastCallsBeforeThatWhichARankIsIn) {
+  const GroupPlace place = add("ddprun");
+  const auto numbers = [&] {
+    std::vector<std::uint64_t> found;
+    for (const NumberedCall& each : read(*memory).at(0).recent) found.push_back(each.number);
+    return found;
+  };
+  for (std::uint64_t i = 1; i <= 12; ++i) {
+    // Of the fifth and of the last nothing but the number is known.
+    const auto operation = i == 5 || i == 12 ? Operation::kOther : Operation::kBroadcast;
+    leave(*memory, enter(*memory, place, {.operation = operation}, 1), 2);
+  }
+  EXPECT_EQ(numbers(), (std::vector<std::uint64_t>{3, 4, 6, 7, 8, 9, 10, 11}));
+  enter_one(place);
+  enter_one(place);
+  EXPECT_EQ(numbers(), (std::vector<std::uint64_t>{3, 4, 6, 7, 8, 9, 10, 11}))
+      << "before the first that it has not left";
+  EXPECT_EQ(read(*memory)[0].recent[0].call.operation, Operation::kBroadcast);
+}
+
+TEST_F(CollectiveRecordTest, CountsThreadsAndThoseThatWait) {
+  EXPECT_EQ(read_threads(*memory).count, 0U);
+  EXPECT_FALSE(read_threads(*memory).all_wait()) << "nothing is said";
+  memory->threads = 2;
+  memory->threads_in_wait = 1;
+  EXPECT_FALSE(read_threads(*memory).all_wait());
+  memory->threads_in_wait = 2;
+  EXPECT_TRUE(read_threads(*memory).all_wait());
+}
+
 TEST_F(CollectiveRecordTest, ALateEndDoesNotTouchTheEntryOfAnotherCall) {
   const GroupPlace place = add("ddprun");
   const Ticket old = enter_one(place);

@@ -138,25 +138,25 @@ TEST(HangCoreTest, ARankInTheKernelHangsOnlyIfItHasNotRunForLong) {
   held.state = RankState::kUninterruptible;
   const auto hung = [&](std::chrono::nanoseconds held_for, HangRules rules) {
     held.held_for = held_for;
-    return find_hangs({in_call(0, 2, 7, 100s), held}, 2, rules).hung;
+    return find_hangs({in_call(0, 2, 7, 300s), held}, 2, rules).hung;
   };
-  EXPECT_THAT(hung(kForGood, kRules), IsEmpty()) << "a disk may be slow";
-  const auto found = hung(kForGood + 1ns, kRules);
+  EXPECT_THAT(hung(kInKernelForGood, kRules), IsEmpty()) << "a file server may be slow";
+  const auto found = hung(kInKernelForGood + 1ns, kRules);
   ASSERT_EQ(found.size(), 1U);
   EXPECT_EQ(found[0].why, Hung::Why::kUninterruptible);
   EXPECT_THAT(sentence(found[0]), HasSubstr("rank 1 does not return from the kernel"));
-  EXPECT_THAT(hung(kForGood + 1ns, {.patience = 1s, .gap = 5s}), IsEmpty());
-  EXPECT_THAT(hung(kForGood + 1ns, {.patience = 30s}), IsEmpty()) << "steps take 6 s";
+  EXPECT_THAT(hung(kInKernelForGood + 1ns, {.patience = 1s, .gap = 5s}), IsEmpty());
+  EXPECT_THAT(hung(kInKernelForGood + 1ns, {.patience = 150s}), IsEmpty()) << "steps take 30 s";
 }
 
-// A rank that is in one call of each of these groups (name, number, whether it has entered it).
+// A rank that waits in one call of each of these groups (name, number, whether it has entered it).
 struct In {
   std::string group;
   std::uint64_t number = 0;
   bool is_in = true;
 };
 RankCalls in_groups(int rank, std::chrono::nanoseconds since, const std::vector<In>& calls) {
-  RankCalls made{.rank = rank};
+  RankCalls made{.rank = rank, .all_wait = true};
   for (const In& in : calls) {
     const std::uint64_t number = in.is_in ? in.number : in.number - 1;
     GroupCalls group{in.group, record::id_of(in.group), 2, 0, number};
@@ -194,6 +194,49 @@ TEST(HangCoreTest, RanksThatWaitForEachOtherHang) {
   EXPECT_THAT(find_hangs(traced, 8, kRules).hung, IsEmpty());
 }
 
+// Ranks 0 and 1, in all_reduces that were begun in opposite order.
+std::vector<RankCalls> in_opposite_order(std::chrono::nanoseconds since) {
+  return {in_groups(0, since, {{"a", 5, true}, {"b", 3, false}}),
+          in_groups(1, since, {{"a", 5, false}, {"b", 3, true}})};
+}
+
+TEST(HangCoreTest, ARankOfWhichAThreadMayYetComeIsInNoCycle) {
+  EXPECT_EQ(find_hangs(in_opposite_order(1h), 4, kRules).hung.size(), 1U);
+  for (const int rank : {0, 1}) {
+    auto ranks = in_opposite_order(1h);
+    ranks[static_cast<std::size_t>(rank)].all_wait = false;
+    const auto found = find_hangs(ranks, 4, kRules);
+    EXPECT_THAT(found.hung, IsEmpty()) << "rank " << rank << " may compute (async_op)";
+    EXPECT_EQ(found.waits.size(), 2U);
+  }
+}
+
+TEST(HangCoreTest, ARankThatMayWaitForAnotherOfItsCallsIsInNoCycle) {
+  auto ranks = in_opposite_order(1h);
+  // Rank 2 downloads, and 0 waits for it in c, having begun its call in a.
+  ranks[0].groups.push_back(in_groups(0, 1h, {{"c", 9, true}}).groups[0]);
+  ranks.push_back(in_groups(2, 1h, {{"c", 9, false}}));
+  EXPECT_THAT(find_hangs(ranks, 4, kRules).hung, IsEmpty());
+  ranks[2].groups[0].calls = ranks[2].groups[0].at->number = 9;  // a transfer, which takes long
+  ranks[2].groups[0].at->is_over = false;
+  EXPECT_THAT(find_hangs(ranks, 4, kRules).hung, IsEmpty());
+}
+
+TEST(HangCoreTest, WithoutAProofACycleIsHungAfterTheTimeout) {
+  auto ranks = in_opposite_order(31s);
+  for (RankCalls& each : ranks) each.all_wait = false;
+  HangRules rules{.patience = 1s, .timeout = 30s};
+  const auto found = find_hangs(ranks, 4, rules);
+  ASSERT_EQ(found.hung.size(), 1U) << "both wait, and neither would be named";
+  EXPECT_TRUE(found.hung[0].is_verdict());
+  EXPECT_EQ(
+      sentence(found.hung[0]),
+      "ranks 0 and 1 have waited for each other for longer than --hang-timeout allows: rank 0 "
+      "in all_reduce (call 5 of a) for rank 1, rank 1 in all_reduce (call 3 of b) for rank 0");
+  rules.timeout = 32s;
+  EXPECT_THAT(find_hangs(ranks, 4, rules).hung, IsEmpty());
+}
+
 TEST(HangCoreTest, ARankThatMakesOtherCallsMeanwhileIsInNoCycle) {
   std::vector<RankCalls> ranks{in_groups(0, 30s, {{"a", 5, true}, {"b", 3, false}}),
                                in_groups(1, 30s, {{"a", 5, false}, {"b", 3, true}})};
@@ -224,6 +267,22 @@ TEST(HangCoreTest, AutomaticallyNeverBeforeTheFirstStep) {
   EXPECT_THAT(find_hangs({in_call(0, 2, 7, 1h), missing}, 2, rules).hung, IsEmpty());
   missing.since_step = 1h;
   EXPECT_EQ(find_hangs({in_call(0, 2, 7, 1h), missing}, 2, rules).hung.size(), 1U);
+}
+
+TEST(HangCoreTest, WhatLastsLongerThanTheAutomaticTimeoutIsReportedAndNoVerdict) {
+  HangRules rules{.patience = 1s, .timeout = 60s, .needs_step = true};
+  RankCalls evaluates = after_call(0, 2, 6);
+  evaluates.since_step = 80s;
+  const std::vector<RankCalls> ranks{evaluates, in_call(1, 2, 7, 80s)};
+  const auto found = find_hangs(ranks, 2, rules);
+  ASSERT_EQ(found.hung.size(), 1U);
+  EXPECT_FALSE(found.hung[0].is_verdict());
+  EXPECT_EQ(
+      sentence(found.hung[0]),
+      "rank 0 has not come for much longer than any wait of this job before, and rank 1 waits "
+      "for it in all_reduce (call 7 of ddprun)");
+  rules.needs_step = false;  // the user gave 60 s
+  EXPECT_TRUE(find_hangs(ranks, 2, rules).hung.at(0).is_verdict());
 }
 
 TEST(HangCoreTest, TheTimeoutBlamesNobodyWhoWaitsItself) {
@@ -276,6 +335,54 @@ TEST(HangTimeoutTest, IsTenTimesTheLongestWaitAndAMinuteAtLeast) {
   EXPECT_EQ(automatic.limit(30s), 300s);
 }
 
+HangFindings found_waiting(std::chrono::nanoseconds waited) {
+  HangFindings found;
+  found.waits.push_back(
+      {.group = "g", .number = 7, .waited = waited, .waiting = {0}, .missing = {1}});
+  return found;
+}
+
+TEST(WaitLinesTest, TellAfterOneFiveFifteenAndSixtyMinutes) {
+  WaitLines lines;
+  std::vector<int> told;
+  for (int second = 1; second <= 7200; ++second) {
+    if (lines.due(found_waiting(second * 1s))) told.push_back(second / 60);
+  }
+  EXPECT_THAT(told, ElementsAre(1, 5, 15, 60));
+  EXPECT_FALSE(lines.due(HangFindings()));
+  EXPECT_FALSE(lines.due(found_waiting(59s)));
+  EXPECT_TRUE(lines.due(found_waiting(61s))) << "another wait";
+}
+
+TEST(WaitLinesTest, AnEvaluationOfTenMinutesIsTwoLines) {
+  WaitLines lines;
+  int told = 0;
+  for (int second = 1; second <= 600; ++second)
+    told += lines.due(found_waiting(second * 1s)) ? 1 : 0;
+  EXPECT_EQ(told, 2);
+}
+
+TEST(WaitLinesTest, TellOfSeveralWaitsThatForTheRankThatWaitsForNoOther) {
+  HangFindings found = found_waiting(90s);
+  found.waits.push_back({.group = "h", .number = 3, .waited = 80s, .waiting = {1}, .missing = {2}});
+  WaitLines lines;
+  const auto told = lines.due(found);
+  ASSERT_TRUE(told);
+  EXPECT_EQ(told->group, "h");
+  EXPECT_FALSE(lines.due(found)) << "one line for all";
+  found.slow.push_back({.group = "i", .number = 1, .waited = 400s, .waiting = {3, 4}});
+  EXPECT_TRUE(lines.due(found));
+}
+
+TEST(WaitLinesTest, TellOfACallThatAllAreIn) {
+  WaitLines lines;
+  const auto found = find_hangs({in_call(0, 2, 7, 61s), in_call(1, 2, 7, 62s)}, 2, kRules);
+  const auto told = lines.due(found);
+  ASSERT_TRUE(told);
+  EXPECT_EQ(sentence(*told),
+            "all_reduce (call 7 of ddprun) has not ended: ranks 0 and 1 are in it");
+}
+
 TEST(LongestWaitTest, CountsOnlyWhatHasEnded) {
   LongestWait wait;
   for (const auto waits : {1s, 2s, 3s}) wait.looked(waits);
@@ -325,6 +432,51 @@ TEST(HangCoreTest, TheMinorityOfDifferentCallsIsNamed) {
             "ranks 1 and 2");
 }
 
+// Call 97: rank 0 is in a broadcast, rank 1 in a barrier.
+std::vector<RankCalls> in_different_calls(RankCalls third) {
+  return {in_call(0, 3, 97, 5s, {.operation = Operation::kBroadcast, .root = 2}),
+          in_call(1, 3, 97, 5s, {.operation = Operation::kBarrier}), std::move(third)};
+}
+
+TEST(HangCoreTest, ARankThatHasLeftTheCallSaysWhichOfTwoIsDifferent) {
+  constexpr record::Call kBroadcast{.operation = Operation::kBroadcast, .root = 2};
+  RankCalls has_left = in_call(2, 3, 97, 5s, kBroadcast);
+  has_left.groups[0].at->is_over = true;
+  RankCalls waits_later = in_call(2, 3, 99, 5s);
+  waits_later.groups[0].before = {{96, {.operation = Operation::kBarrier}}, {97, kBroadcast}};
+  for (const RankCalls& third : {has_left, waits_later}) {
+    const auto found = find_hangs(in_different_calls(third), 3, kRules);
+    ASSERT_EQ(found.hung.size(), 1U);
+    EXPECT_THAT(found.hung[0].ranks, ElementsAre(1));
+    EXPECT_EQ(
+        sentence(found.hung[0]),
+        "the ranks make different calls (call 97 of ddprun): broadcast with root 2 on ranks 0 "
+        "and 2, barrier on rank 1");
+  }
+}
+
+TEST(HangCoreTest, ARankThatHasLeftTheCallMayBeTheDifferentOneItself) {
+  RankCalls root = in_call(2, 3, 98, 5s);
+  root.groups[0].before = {{97, {.operation = Operation::kBroadcast, .root = 2}}};
+  const auto found = find_hangs({in_call(0, 3, 97), in_call(1, 3, 97), root}, 3, kRules);
+  ASSERT_EQ(found.hung.size(), 1U);
+  EXPECT_THAT(found.hung[0].ranks, ElementsAre(2)) << "it has sent, and has not waited";
+}
+
+TEST(HangCoreTest, WhatIsNotKnownOfACallThatWasLeftDecidesNothing) {
+  RankCalls quick = in_call(2, 3, 97, 5s, {});
+  quick.groups[0].at->is_over = true;
+  for (const RankCalls& third : {quick, in_call(2, 3, 120, 5s)}) {
+    auto ranks = in_different_calls(third);
+    EXPECT_THAT(find_hangs(ranks, 3, kRules).hung, IsEmpty()) << "it may be known soon";
+    ranks[0].groups[0].at->since = kForGood;
+    const auto found = find_hangs(ranks, 3, kRules);
+    ASSERT_EQ(found.hung.size(), 1U);
+    EXPECT_THAT(found.hung[0].ranks, ElementsAre(0, 1));
+  }
+  EXPECT_THAT(find_hangs({in_call(0, 3, 97), in_call(1, 3, 97), quick}, 3, kRules).hung, IsEmpty());
+}
+
 TEST(HangCoreTest, ATieNamesBoth) {
   const auto found = find_hangs(
       {in_call(0, 2, 7, 5s, {.operation = Operation::kBroadcast}), in_call(1, 2, 7)}, 2, kRules);
@@ -359,6 +511,15 @@ TEST(HangCoreTest, ARankThatHasNotMadeTheGroupOfAllIsMissing) {
   const auto found = find_hangs({in_call(0, 2, 1), other}, 2, kRules);
   ASSERT_EQ(found.waits.size(), 1U);
   EXPECT_THAT(found.waits[0].missing, ElementsAre(1));
+}
+
+TEST(HangCoreTest, ARankThatHasMadeNoGroupYetIsMissingIfItKeepsARecord) {
+  RankCalls waits = in_call(0, 2, 1, 5s, {.operation = Operation::kInitProcessGroup});
+  waits.groups[0].name = "default_pg (made)";
+  const auto found = find_hangs({waits, {.rank = 1, .keeps_record = true}}, 2, kRules);
+  ASSERT_EQ(found.waits.size(), 1U);
+  EXPECT_EQ(sentence(found.waits[0]),
+            "rank 1 has not come to init_process_group, where rank 0 waits");
 }
 
 TEST(HangCoreTest, AGroupThatWasMadeAnewCountsOnce) {
@@ -420,7 +581,7 @@ TEST(HangCoreTest, OfAMessageOnlyTheOtherEndIsMissing) {
       IsEmpty());
 }
 
-TEST(HangCoreTest, MessagesThatWaitForEachOtherAreNoProof) {
+TEST(HangCoreTest, MessagesThatWaitForEachOtherAreAProofOnlyIfTheirRanksWait) {
   GroupCalls back{"ddprun 1->0", record::id_of("ddprun 1->0"), 2, 0, 1};
   back.at = GroupCall{{.operation = Operation::kSendReceive}, 1, /*is_over=*/false, 100s};
   back.peer = 0;
@@ -429,9 +590,102 @@ TEST(HangCoreTest, MessagesThatWaitForEachOtherAreNoProof) {
   for (RankCalls* each : {&one, &other}) {
     for (GroupCalls& group : each->groups) group.at->since = group.since_entry = 100s;
   }
-  const auto found = find_hangs({one, other, after_call(2, 3, 4)}, 3, kRules);
+  auto found = find_hangs({one, other, after_call(2, 3, 4)}, 3, kRules);
   EXPECT_EQ(found.waits.size(), 2U);
   EXPECT_THAT(found.hung, IsEmpty()) << "both may have posted their messages, and compute";
+  one.all_wait = other.all_wait = true;
+  found = find_hangs({one, other, after_call(2, 3, 4)}, 3, kRules);
+  ASSERT_EQ(found.hung.size(), 1U);
+  EXPECT_EQ(found.hung[0].why, Hung::Why::kCycle);
+  EXPECT_THAT(found.hung[0].ranks, ElementsAre(0, 1));
+}
+
+// ---- what healthy programs do for an hour: in none of them a rank is called hung
+
+struct Healthy {
+  const char* what;
+  std::vector<RankCalls> ranks;
+};
+
+RankCalls in_phase(RankCalls rank, bool all_wait) {
+  rank.all_wait = all_wait;
+  rank.since_step = 1h;
+  return rank;
+}
+
+std::vector<Healthy> healthy_jobs() {
+  const RankCalls waits = in_phase(in_call(1, 3, 7, 1h), true),
+                  waits_too = in_phase(in_call(2, 3, 7, 1h), true);
+  const RankCalls busy = in_phase(after_call(0, 3, 6), false);
+  const auto message = [](int rank, int from, int to, std::uint64_t number, bool is_over) {
+    const std::string name = "ddprun " + std::to_string(from) + "->" + std::to_string(to);
+    GroupCalls channel{name, record::id_of(name), 2, rank == from ? 0U : 1U, number};
+    channel.at = GroupCall{{.operation = Operation::kSendReceive}, number, is_over, 1h};
+    channel.since_entry = 1h;
+    channel.peer = static_cast<std::uint32_t>(rank == from ? to : from);
+    return channel;
+  };
+  const auto stage = [&](int rank, bool all_wait, std::vector<GroupCalls> channels) {
+    RankCalls made = in_phase(after_call(rank, 3, 4), all_wait);
+    made.groups.insert(made.groups.end(), channels.begin(), channels.end());
+    for (GroupCalls& group : made.groups) group.at->since = group.since_entry = 1h;
+    return made;
+  };
+  std::vector<Healthy> jobs;
+  const auto add = [&](const char* what, std::vector<RankCalls> ranks) {
+    jobs.push_back({what, std::move(ranks)});
+  };
+  add("rank 0 evaluates", {busy, waits, waits_too});
+  add("rank 0 writes a checkpoint", {busy, waits, waits_too});
+  jobs.back().ranks[0].state = RankState::kUninterruptible;
+  jobs.back().ranks[0].held_for = 100s;  // one fsync, on a file server
+  add("rank 0 compiles in its first step", {busy, waits, waits_too});
+  for (RankCalls& each : jobs.back().ranks) each.since_step = std::nullopt;
+  add("rank 0 downloads before it makes a group", {{.rank = 0}, waits, waits_too});
+  add("all but one have ended their data", {waits, in_phase(after_call(2, 3, 6), false)});
+  add("a large all_reduce", {in_phase(in_call(0, 3, 7, 1h), true), waits, waits_too});
+  add("rank 0 is in a debugger", {busy, waits, waits_too});
+  jobs.back().ranks[0].state = RankState::kTraced;
+  {
+    auto ranks = in_opposite_order(1h);
+    for (RankCalls& each : ranks) each.all_wait = false;
+    add("async all_reduces of two groups, begun in opposite order, and both compute", ranks);
+    ranks[1].all_wait = true;
+    add("... and one has waited for its own since then", ranks);
+  }
+  add("a collective in another thread: the main one waits, a second one will come",
+      in_opposite_order(1h));
+  jobs.back().ranks[0].all_wait = jobs.back().ranks[1].all_wait = false;
+  add("a pipeline: the first stage computes, the others wait for its message",
+      {stage(0, false, {message(0, 0, 1, 4, true)}), stage(1, true, {message(1, 0, 1, 5, false)}),
+       stage(2, true, {message(2, 1, 2, 5, false)})});
+  add("a pipeline, backwards: the last stage computes",
+      {stage(0, true, {message(0, 1, 0, 5, false)}), stage(1, true, {message(1, 2, 1, 5, false)}),
+       stage(2, false, {message(2, 2, 1, 4, true)})});
+  add("both ends have posted the next receive and compute",
+      {stage(0, false, {message(0, 1, 0, 5, false)}),
+       stage(1, false, {message(1, 0, 1, 5, false)})});
+  add("one end computes with a receive posted, the other waits for it",
+      {stage(0, false, {message(0, 1, 0, 5, false)}),
+       stage(1, true, {message(1, 0, 1, 5, false)})});
+  add("the root of a broadcast has left it, and evaluates",
+      {in_phase(after_call(0, 3, 7), false), waits, waits_too});
+  add("ranks of two groups wait for one that loads data",
+      {in_groups(0, 1h, {{"a", 5, true}}), in_groups(1, 1h, {{"a", 5, false}, {"b", 3, false}}),
+       in_groups(2, 1h, {{"b", 3, true}})});
+  jobs.back().ranks[1].all_wait = false;
+  return jobs;
+}
+
+TEST(HealthyJobs, AreNeverHung) {
+  for (const Healthy& job : healthy_jobs()) {
+    SCOPED_TRACE(job.what);
+    EXPECT_THAT(find_hangs(job.ranks, 3, kRules).hung, IsEmpty());
+    const HangRules automatic{.patience = 1s, .timeout = 60s, .needs_step = true};
+    for (const Hung& hung : find_hangs(job.ranks, 3, automatic).hung) {
+      EXPECT_FALSE(hung.is_verdict()) << sentence(hung);
+    }
+  }
 }
 
 TEST(HangCoreTest, AThousandRanksAreOneSentence) {
