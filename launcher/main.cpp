@@ -123,8 +123,8 @@ int run(int argc, char** argv, const Environment& environment) {
   const ResolvedOption config = resolved(settings, OptionId::kConfig);
   if (const auto left = leave_pipe_unread(config, argv); !left)
     return refuse(left.error(), environment);
-  const FileValues file = take(read_config(config));
-  if (!file.empty()) settings = resolve(*line, environment, file, site);
+  const ConfigFile file = take(read_config(config));
+  if (!file.values.empty()) settings = resolve(*line, environment, file.values, site);
   const bool is_dry_run = take(read_flag(resolved(settings, OptionId::kDryRun)));
   const ResolvedOption json = resolved(settings, OptionId::kJson);
   const bool as_json = take(read_flag(json));
@@ -146,7 +146,8 @@ int run(int argc, char** argv, const Environment& environment) {
       std::move(id),
       rdzv::kMungeLibrary,
       ::getpid() == 1};
-  auto plan = make_plan(settings, line->command, environment, surroundings);
+  auto plan = make_plan(settings, line->command.empty() ? file.command : line->command, environment,
+                        surroundings);
   if (!plan) return refuse(plan.error(), environment);
   if (is_dry_run) return print(as_json ? to_json(*plan) : to_table(*plan));
   if (const auto taken = take_tls(*plan, argv); !taken) return refuse(taken.error(), environment);

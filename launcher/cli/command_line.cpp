@@ -32,6 +32,29 @@ Error unknown_option(std::string_view word, std::string_view name) {
                {}};
 }
 
+// What follows the dashes, if one of them is none of ASCII: word processors and web pages make such dashes of "--".
+std::optional<std::string_view> after_typographic_dashes(std::string_view word) {
+  // U+2010 to U+2015, the minus sign, small and wide dashes
+  constexpr std::string_view kDashes[] = {"\u2010", "\u2011", "\u2012", "\u2013", "\u2014",
+                                          "\u2015", "\u2212", "\ufe58", "\ufe63", "\uff0d"};
+  bool has_other = false;
+  for (;;) {
+    const auto* const dash = std::ranges::find_if(
+        kDashes, [word](std::string_view each) { return word.starts_with(each); });
+    const bool is_other = dash != std::end(kDashes);
+    if (!is_other && !word.starts_with('-')) break;
+    has_other = has_other || is_other;
+    word.remove_prefix(is_other ? dash->size() : 1);
+  }
+  return has_other ? std::optional(word) : std::nullopt;
+}
+
+std::string ends_in_return(std::string_view word) {
+  return (word == "\r" ? "a word" : shown_text(word.substr(0, word.size() - 1))) +
+         " ends with a carriage return: the script that calls ddprun has Windows' line ends, which "
+         "sed -i 's/\\r$//' takes off";
+}
+
 // A long name as typed: complete or a prefix.
 Result<const OptionSpec*> meant_by(std::string_view word, std::string_view name) {
   if (const OptionSpec* exact = find_option(name)) return exact;
@@ -65,6 +88,15 @@ class LineReader {
     bool has_separator = false;
     while (at_ < words_.size()) {
       const std::string& word = words_[at_];
+      if (const auto rest = after_typographic_dashes(word)) {
+        return fail(ErrorCode::kInvalidArgument,
+                    shown_text(word) + " begins with a dash as it stands in printed text; write " +
+                        (rest->size() == 1 ? "-" : "--") + shown_text(*rest));
+      }
+      if (word == "\r" ||
+          (word[0] == '-' && word.ends_with('\r') && word.find('=') == std::string::npos)) {
+        return fail(ErrorCode::kInvalidArgument, ends_in_return(word));
+      }
       if (word.size() < 2 || word[0] != '-') break;
       ++at_;
       has_separator = word == "--";

@@ -46,10 +46,10 @@ class Planner {
 
   Result<Plan> make(const std::vector<std::string>& command) {
     using Step = void (Planner::*)();
-    constexpr Step kSteps[] = {&Planner::read_site,   &Planner::read_nodes,
-                               &Planner::read_group,  &Planner::read_output,
-                               &Planner::read_events, &Planner::read_listeners,
-                               &Planner::read_end,    &Planner::read_placement};
+    constexpr Step kSteps[] = {
+        &Planner::read_line_ends, &Planner::read_site,   &Planner::read_nodes,
+        &Planner::read_group,     &Planner::read_output, &Planner::read_events,
+        &Planner::read_listeners, &Planner::read_end,    &Planner::read_placement};
     for (const Step step : kSteps) {
       (this->*step)();
       if (take_.error) return fail(*std::move(take_.error));
@@ -72,6 +72,12 @@ class Planner {
     refuse(usage_error(option, sentence));
   }
   void warn(std::string sentence) { plan_.warnings.push_back(std::move(sentence)); }
+
+  void read_line_ends() {
+    for (const OptionSpec& spec : option_table()) {
+      if (option(spec.id).text().ends_with('\r')) refuse(option(spec.id), "this cannot be meant");
+    }
+  }
 
   void read_site() {
     const SiteReport& site = plan_.settings.site;
@@ -428,7 +434,22 @@ class Planner {
     plan_.notes.push_back((module ? "module " : "program ") + plan_.job.program.name +
                           (module ? ": " : " found ") + found.how);
     if (!found.warning.empty()) warn(std::move(found.warning));
+    note_own_options(command);
     warn_of_doubled_dollars();
+  }
+
+  // They may be the program's, too.
+  void note_own_options(const std::vector<std::string>& command) {
+    std::vector<std::string> own;
+    for (std::size_t i = 1; i < command.size() && command[i] != "--"; ++i) {
+      const std::string_view word = std::string_view(command[i]).substr(0, command[i].find('='));
+      if (word.starts_with("--") && cli::find_option(word.substr(2)) != nullptr) {
+        own.emplace_back(word);
+      }
+    }
+    if (own.empty()) return;
+    plan_.notes.push_back(joined(own) + (own.size() == 1 ? " goes" : " go") +
+                          " to the program: ddprun's own options stand before it");
   }
 
   void read_standby() {

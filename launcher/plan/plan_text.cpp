@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <boost/json.hpp>
+#include <utility>
 
 #include "agent/core/worker_environment.h"
 #include "launcher/cli/secrets.h"
@@ -281,11 +282,26 @@ std::string shown(OptionId id, const std::string& text) {
   return id == OptionId::kRdzvConf ? shown_conf(text) : text;
 }
 
+void append_settings(std::string& out, const Settings& settings, std::string_view title,
+                     bool are_defaults) {
+  bool is_begun = false;
+  for (const OptionSpec& spec : option_table()) {
+    if (spec.id > OptionId::kConfig) break;  // what is printed
+    const Setting& setting = settings[spec.id];
+    if (setting.is_default() != are_defaults) continue;
+    if (!std::exchange(is_begun, true)) out += std::string(title) + "\n";
+    append_row(out, spec.name, setting.text.empty() ? "-" : shown(spec.id, setting.text),
+               to_string(setting.origin));
+  }
+}
+
 }  // namespace
 
 std::string to_table(const Plan& plan) {
   const agent::Job& job = plan.job;
-  std::string out = "Job\n";
+  std::string out;
+  append_settings(out, plan.settings, "Set", /*are_defaults=*/false);
+  out += out.empty() ? "Job\n" : "\nJob\n";
   append_row(out, "program", job.program.path);
   append_row(out, "command", command_line_of(job.program));
   append_row(out, job.nodes.is_alone() ? "workers" : "workers of this node",
@@ -298,13 +314,7 @@ std::string to_table(const Plan& plan) {
   for (std::size_t i = 0; i < job.cpus_of.size(); ++i) {
     append_row(out, "CPUs of worker " + std::to_string(i), agent::to_cpu_list(job.cpus_of[i]));
   }
-  out += "\nSettings\n";
-  for (const OptionSpec& spec : option_table()) {
-    if (spec.id > OptionId::kConfig) break;  // what is printed
-    const Setting& setting = plan.settings[spec.id];
-    append_row(out, spec.name, setting.text.empty() ? "-" : shown(spec.id, setting.text),
-               to_string(setting.origin));
-  }
+  append_settings(out, plan.settings, "\nNot set", /*are_defaults=*/true);
   append_section(out, "Environment of worker 0, beside what it inherits",
                  to_lines(own_environment(job, 0)));
   append_section(out, "Notes", plan.notes);

@@ -73,6 +73,18 @@ std::string to_string(Where where) {
   return kNames[static_cast<std::size_t>(where)];
 }
 
+// Why a name that was not found may be written as it is.
+std::string hint_of(std::string_view name, const SearchPlaces& places) {
+  if (name.ends_with('\r')) {
+    return "; it ends with the carriage return of a script with Windows' line ends, which sed -i "
+           "'s/\\r$//' takes off";
+  }
+  const std::string path = path_in(places.directory, replaced(name, '.', "/"));
+  const bool is_module = name.find('/') == std::string_view::npos &&
+                         (is_regular_file(path + ".py") || is_python_folder(path));
+  return is_module ? "; a module of this name is there: ddprun -m " + std::string(name) : "";
+}
+
 Result<Place> locate_path(const std::string& name, const SearchPlaces& places) {
   const std::string path = path_in(places.directory, name);
   if (is_directory(path) && !is_python_folder(path)) {
@@ -86,8 +98,9 @@ Result<Place> locate_path(const std::string& name, const SearchPlaces& places) {
         ErrorCode::kPermissionDenied,
         "program " + name + " cannot be reached: a folder of its path may not be entered" + from);
   }
-  return fail(ErrorCode::kNotFound,
-              "program " + shown_text(name) + " not found: there is no such file" + from);
+  return fail(ErrorCode::kNotFound, "program " + shown_text(name) +
+                                        " not found: there is no such file" + from +
+                                        hint_of(name, places));
 }
 
 Result<Place> locate(RunAs run_as, const std::string& name, const Environment& environment,
@@ -104,7 +117,8 @@ Result<Place> locate(RunAs run_as, const std::string& name, const Environment& e
   if (auto found = find_on_path(name, environment)) return Place{*found, Where::kOnPath};
   return fail(ErrorCode::kNotFound, "program " + shown_text(name) + " not found: looked in " +
                                         places.directory + ", " + ddprun_directory +
-                                        " and on PATH (" + search_path_of(environment) + ")");
+                                        " and on PATH (" + search_path_of(environment) + ")" +
+                                        hint_of(name, places));
 }
 
 // A pipe is left to the program: what is read here would be missing there.

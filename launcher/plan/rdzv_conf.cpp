@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <cmath>
 
 #include "launcher/cli/rdzv_keys.h"
 #include "launcher/cli/text.h"
@@ -30,6 +31,15 @@ std::optional<bool> truth(std::string_view text) {
   return std::nullopt;
 }
 
+// A time in seconds may have units.
+std::optional<long long> whole_number(std::string_view key, std::string_view value) {
+  if (const auto number = parse_number<long long>(value)) return number;
+  const bool is_in_seconds = key != "keep_alive_max_attempt" && key != "reconnect_grace";
+  const auto time = is_in_seconds ? seconds_in(value) : std::nullopt;
+  if (!time || time->count() != std::floor(time->count())) return std::nullopt;
+  return static_cast<long long>(time->count());
+}
+
 std::string unknown_key(std::string_view key) {
   std::vector<std::string_view> known(kRdzvNumberKeys.begin(), kRdzvNumberKeys.end());
   known.insert(known.end(), kRdzvOtherKeys.begin(), kRdzvOtherKeys.end());
@@ -45,7 +55,7 @@ Result<void> check_pair(const ResolvedOption& option, std::string_view key,
     return refused(option, "'" + std::string(key) + "' has an option of its own");
   }
   if (contains(kRdzvNumberKeys, key)) {
-    const auto number = parse_number<long long>(value);
+    const auto number = whole_number(key, value);
     if (!number || *number < 1) {
       const bool has_quote = value.find_first_of("'\"") != std::string_view::npos;
       return refused(option, std::string(key) + " must be a whole number of 1 or more" +
@@ -74,7 +84,7 @@ constexpr long long kMostAttempts = 1000;
 std::optional<long long> number_of(const RdzvConf& conf, const std::string& key, long long most) {
   const auto found = conf.find(key);
   if (found == conf.end()) return std::nullopt;
-  return std::min(*parse_number<long long>(found->second), most);
+  return std::min(*whole_number(key, found->second), most);
 }
 
 // Without blanks around it, and without one pair of quotes around the whole.

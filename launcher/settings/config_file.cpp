@@ -87,19 +87,46 @@ bool belongs_in_a_file(const OptionSpec& spec) {
   return spec.variables != Variables::kNone && spec.id != OptionId::kConfig;
 }
 
+constexpr std::string_view kProgram = "program";
+constexpr std::string_view kArguments = "arguments";
+
+Result<std::vector<std::string>> command_of(const toml::table& table, const std::string& file) {
+  std::vector<std::string> command;
+  const toml::node* const arguments = table.get(kArguments);
+  if (const toml::node* const program = table.get(kProgram)) {
+    const auto* const text = program->as_string();
+    if (text == nullptr || text->get().empty()) {
+      return mistake(at(file, *program), "program must be a string");
+    }
+    command.push_back(text->get());
+  } else if (arguments != nullptr) {
+    return mistake(at(file, *arguments), "arguments need a program");
+  }
+  if (arguments == nullptr) return command;
+  const toml::array* const array = arguments->as_array();
+  if (array == nullptr) return mistake(at(file, *arguments), "arguments must be an array");
+  for (const toml::node& element : *array) {
+    auto word = scalar_text(element);
+    if (!word) return mistake(at(file, element), "an argument must be a string or a number");
+    command.push_back(*std::move(word));
+  }
+  return command;
+}
+
 tl::unexpected<Error> unknown_key(const std::string& where, std::string_view key) {
-  std::vector<std::string_view> names;
+  std::vector<std::string_view> names{kProgram, kArguments};
   for (const OptionSpec& spec : option_table()) {
     if (belongs_in_a_file(spec)) names.push_back(spec.name);
   }
   return mistake(
       where, "unknown key '" + std::string(key) + "'" +
-                 did_you_mean(dashed(key), names, "", "; keys are the names of ddprun's options"));
+                 did_you_mean(dashed(key), names, "",
+                              "; keys are the names of ddprun's options, program and arguments"));
 }
 
 }  // namespace
 
-Result<FileValues> parse_config(std::string_view text, const std::string& name) {
+Result<ConfigFile> parse_config(std::string_view text, const std::string& name) {
   const toml::parse_result parsed = toml::parse(text);
   if (!parsed) {
     const toml::parse_error& error = parsed.error();
@@ -108,9 +135,13 @@ Result<FileValues> parse_config(std::string_view text, const std::string& name) 
     return mistake(name + ":" + std::to_string(error.source().begin.line),
                    "this is not TOML: " + std::string(why.substr(0, why.find(", saw "))));
   }
-  FileValues values;
+  ConfigFile file;
+  auto command = command_of(parsed.table(), name);
+  if (!command) return fail(std::move(command.error()));
+  file.command = *std::move(command);
   for (const auto& [key, node] : parsed.table()) {
     const std::string where = at(name, node);
+    if (key.str() == kProgram || key.str() == kArguments) continue;
     const OptionSpec* const spec = find_option(key.str());
     if (spec == nullptr) return unknown_key(where, key.str());
     if (!belongs_in_a_file(*spec)) {
@@ -122,16 +153,16 @@ Result<FileValues> parse_config(std::string_view text, const std::string& name) 
                                 std::string(kWanted[static_cast<std::size_t>(spec->kind)]));
     }
     // For TOML, the two spellings of an option (dashes, underscores) are two keys.
-    if (!values.emplace(spec->id, Setting{*std::move(value), {Source::kFile, where}}).second) {
+    if (!file.values.emplace(spec->id, Setting{*std::move(value), {Source::kFile, where}}).second) {
       return mistake(where, std::string(spec->name) + " is given twice");
     }
   }
-  return values;
+  return file;
 }
 
-Result<FileValues> read_config(const ResolvedOption& config) {
+Result<ConfigFile> read_config(const ResolvedOption& config) {
   if (config.text().empty()) {
-    if (config.is_default()) return FileValues{};
+    if (config.is_default()) return ConfigFile{};
     return refused(config, "give a TOML file");
   }
   constexpr std::size_t kLongest = 1 << 20;  // larger: a data set, given by mistake

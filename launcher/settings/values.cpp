@@ -21,6 +21,26 @@ std::optional<int> rank_number(std::string_view text) {
   return rank && *rank >= 0 ? rank : std::nullopt;
 }
 
+// "90s", "1h30m"
+std::optional<double> seconds_in_units(std::string_view text) {
+  constexpr std::pair<std::string_view, double> kUnits[] = {
+      {"ms", 0.001}, {"s", 1}, {"m", 60}, {"h", 3600}, {"d", 86400}};
+  constexpr std::string_view kDigits = "0123456789.";
+  std::optional<double> seconds;
+  while (!text.empty()) {
+    const std::size_t digits = std::min(text.find_first_not_of(kDigits), text.size());
+    const auto number = parse_number<double>(text.substr(0, digits));
+    text.remove_prefix(digits);
+    const std::size_t letters = std::min(text.find_first_of(kDigits), text.size());
+    const auto* const unit = std::ranges::find(kUnits, text.substr(0, letters),
+                                               &std::pair<std::string_view, double>::first);
+    text.remove_prefix(letters);
+    if (!number || unit == std::end(kUnits)) return std::nullopt;
+    seconds = seconds.value_or(0) + *number * unit->second;
+  }
+  return seconds;
+}
+
 bool is_in_quotes(std::string_view text) {
   return text.size() > 1 && (text.front() == '\'' || text.front() == '"') &&
          text.back() == text.front();
@@ -43,6 +63,11 @@ Error usage_error(const ResolvedOption& option, std::string_view sentence) {
   // read_conf() takes quotes off --rdzv-conf.
   if (option.spec.id != OptionId::kRdzvConf && is_in_quotes(option.text())) {
     text += "; the quotes are a part of the value, take them off";
+  }
+  if (option.text().ends_with('\r')) {
+    text +=
+        "; it ends with the carriage return of a script or file with Windows' line ends, which "
+        "sed -i 's/\\r$//' takes off";
   }
   return Error{ErrorCode::kInvalidArgument, std::move(text), {}};
 }
@@ -97,7 +122,8 @@ Result<std::size_t> read_one_of(const ResolvedOption& option,
 
 std::optional<std::chrono::duration<double>> seconds_in(std::string_view text) {
   constexpr double kLongest = 1e9;  // thirty years
-  const auto seconds = parse_number<double>(text);
+  auto seconds = parse_number<double>(text);
+  if (!seconds) seconds = seconds_in_units(text);
   if (!seconds || !(*seconds >= 0 && *seconds <= kLongest)) return std::nullopt;
   return std::chrono::duration<double>(*seconds);
 }
@@ -106,8 +132,8 @@ Result<std::chrono::milliseconds> read_seconds(const ResolvedOption& option, Zer
   const auto time = seconds_in(option.text());
   if (!time || (zero == Zero::kRefused && time->count() <= 0)) {
     return refused(option, zero == Zero::kAllowed
-                               ? "give a time in seconds, such as 30 or 0.5"
-                               : "give a time in seconds, more than 0, such as 0.1");
+                               ? "give a time in seconds, such as 30 or 0.5, or as in 90s, 5m, 2h"
+                               : "give a time in seconds, more than 0, such as 0.1, or as in 5m");
   }
   return std::chrono::round<std::chrono::milliseconds>(*time);
 }
@@ -117,7 +143,8 @@ Result<rdzv::HangTimeout> read_hang_timeout(const ResolvedOption& option) {
   if (option.text() == "auto") return rdzv::HangTimeout{.is_automatic = true};
   const auto time = seconds_in(option.text());
   if (!time || time->count() < 1) {
-    return refused(option, "give a time in seconds, at least 1, such as 600, or auto, or off");
+    return refused(option,
+                   "give a time in seconds, at least 1, such as 600 or 10m, or auto, or off");
   }
   return rdzv::HangTimeout{.fixed = std::chrono::round<std::chrono::milliseconds>(*time)};
 }

@@ -54,7 +54,7 @@ Result<std::string> read_choice(const ResolvedOption& option);
 Result<std::size_t> read_one_of(const ResolvedOption& option,
                                 const std::vector<std::string_view>& choices);
 
-// A time in seconds, "30" or "0.5": finite, not negative, and small enough to be added to a clock.
+// A time in seconds, "30" or "0.5", or with units, "90s", "5m", "1h30m" (ms, s, m, h, d): finite, not negative, and small enough to be added to a clock.
 std::optional<std::chrono::duration<double>> seconds_in(std::string_view text);
 
 enum class Zero { kAllowed, kRefused };

@@ -110,6 +110,15 @@ TEST_F(Usage, WrongUseIsOneSentenceAndStartsNothing) {
       {{"--nnodes=2", "--rdzv-backend=etcd"}, {}, 2, "to know where etcd is"},
       {{"--restart-pause=2:1"}, {}, 2, "--restart-pause=2:1"},
       {{"--final-exit-codes=x"}, {}, 2, "--final-exit-codes=x"},
+      {{"––nproc-per-node=2"}, {}, 2, "printed text; write --nproc-per-node=2"},
+      {{"—standalone"}, {}, 2, "write --standalone"},
+      {{"-–max-restarts", "1"}, {}, 2, "write --max-restarts"},
+      {{"−r", "3"}, {}, 2, "write -r"},
+      {{"--nproc-per-node=2\r"}, {}, 2, "sed -i"},
+      {{"--role=trainer\r"}, {}, 2, "sed -i"},
+      {{"--standalone\r"}, {}, 2, "--standalone ends with a carriage return"},
+      {{"--standalone", "\r"}, {}, 2, "carriage return"},
+      {{}, {"PET_ROLE=trainer\r"}, 2, "carriage return"},
       {{"--json"}, {}, 2, "--json: it goes with --dry-run only"},
       {{"--config=/no/such.toml"}, {}, 2, "--config=/no/such.toml"},
       {{"--print-completion=tcsh"}, {}, 2, "give bash, zsh or fish"},
@@ -267,6 +276,26 @@ TEST_F(Usage, DdpctlsManPageHasAllCommandsAndIsSoundTroff) {
     if (is_request) EXPECT_TRUE(known.contains(line.substr(0, line.find(' ')))) << line;
     EXPECT_EQ(line.find(".SH", 1), std::string::npos) << line;
   }
+}
+
+TEST_F(Usage, TheConfigFileMayHoldTheProgram) {
+  const std::string file = tree_.write(
+      "job.toml", "program = '/bin/echo'\narguments = ['from', 'file']\nshutdown-timeout = '2m'\n");
+  EXPECT_EQ(ddprun({"--config", file}).out, "from file\n");
+  EXPECT_EQ(ddprun({"--config", file, "/bin/echo", "here"}).out, "here\n");
+  EXPECT_THAT(
+      ddprun({"--config", file, "--dry-run"}).out,
+      testing::MatchesRegex("Set\n(.|\n)*shutdown-timeout +2m +[^\n]*job.toml:3\n(.|\n)*Job\n"
+                            "(.|\n)*Not set\n(.|\n)*nnodes +1:1 +default\n(.|\n)*"));
+}
+
+TEST_F(Usage, OptionsAfterTheProgramAreNamed) {
+  const Outcome outcome =
+      ddprun({"/bin/echo", "--nproc_per_node=2", "--lr=1", "--standalone", "--", "--tee"},
+             {"DDPRUN_LOG_LEVEL=info"});
+  EXPECT_EQ(outcome.out, "--nproc_per_node=2 --lr=1 --standalone -- --tee\n");
+  EXPECT_THAT(outcome.err, HasSubstr("--nproc_per_node, --standalone go to the program"));
+  EXPECT_THAT(ddprun({"/bin/echo", "--standalone"}).err, IsEmpty());
 }
 
 // A link in bin/, as an environment's python is one; a copy of the program is 12 MB.

@@ -53,7 +53,7 @@ std::string all_that_is_said(const Said& said) {
   if (!file) return file.error().to_string();
   const Surroundings surroundings{{"/", own_folder}, {}, "id"};
   const auto plan =
-      make_plan(resolve(*line, said.environment, *file), line->command, {}, surroundings);
+      make_plan(resolve(*line, said.environment, file->values), line->command, {}, surroundings);
   if (!plan) return plan.error().to_string();
   std::string text = to_table(*plan) + to_json(*plan);
   for (const std::string& warning : plan->warnings) text += warning;

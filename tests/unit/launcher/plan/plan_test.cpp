@@ -235,7 +235,8 @@ TEST_F(Planning, ReadsWhenAWaitIsAHangAndWhatFollows) {
   EXPECT_TRUE(job({}, {{"DDPRUN_ON_HANG", "restart"}}).hangs.restarts);
   EXPECT_FALSE(job({"--on-hang=report"}, {{"DDPRUN_ON_HANG", "restart"}}).hangs.restarts);
   for (const std::string text : {"0", "0.5", "-1", "x", "", "on", "AUTO", "inf"}) {
-    EXPECT_THAT(refusal({"--hang-timeout=" + text}), HasSubstr("at least 1, such as 600, or auto"))
+    EXPECT_THAT(refusal({"--hang-timeout=" + text}),
+                HasSubstr("at least 1, such as 600 or 10m, or auto"))
         << text;
   }
   EXPECT_THAT(refusal({"--on-hang=kill"}), HasSubstr("restart"));
@@ -306,13 +307,19 @@ TEST_F(Planning, ReadsTimes) {
   EXPECT_EQ(job({}, {{"PET_SHUTDOWN_TIMEOUT", "60"}, {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "120"}})
                 .shutdown_timeout,
             milliseconds(60'000));
+  EXPECT_EQ(job({"--shutdown-timeout=90s"}).shutdown_timeout, milliseconds(90'000));
+  EXPECT_EQ(job({}, {{"PET_SHUTDOWN_TIMEOUT", "1h30m"}}).shutdown_timeout, milliseconds(5'400'000));
+  EXPECT_EQ(job({"--shutdown-timeout=0.5m250ms"}).shutdown_timeout, milliseconds(30'250));
+  EXPECT_EQ(job({"--hang-timeout=2h"}).hangs.timeout.fixed, milliseconds(7'200'000));
+  EXPECT_EQ(job({"--restart-pause=1s:2m"}).restarts.pause_after_failure.max, milliseconds(120'000));
   EXPECT_EQ(job({}).failure_shutdown_timeout, std::nullopt) << "the agent decides";
   EXPECT_EQ(job({"--failure-shutdown-timeout=30"}).failure_shutdown_timeout, milliseconds(30'000));
   EXPECT_EQ(
       job({"--shutdown-timeout=0.25", "--failure-shutdown-timeout=1"}).failure_shutdown_timeout,
       milliseconds(250))
       << "never more than the other";
-  for (const std::string text : {"-1", "x", "", "nan", "inf", "1e10", "1s", "0x10"}) {
+  for (const std::string text :
+       {"-1", "x", "", "nan", "inf", "1e10", "1x", "s", "1 s", "2h1", "1e1s", "9999999h", "0x10"}) {
     EXPECT_THAT(refusal({"--shutdown-timeout=" + text}), HasSubstr("give a time in seconds"))
         << text;
     EXPECT_THAT(refusal({"--exit-barrier-timeout=" + text}), HasSubstr("give a time in seconds"));

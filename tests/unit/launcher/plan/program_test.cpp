@@ -295,6 +295,16 @@ TEST_F(Program, SaysWhatWasLookedForAndWhere) {
   EXPECT_EQ(refusal("").code, ErrorCode::kNotFound);
 }
 
+TEST_F(Program, AModuleWithoutTheOptionForItIsRecognised) {
+  tree_.write("cwd/package/train.py", "");
+  tree_.write("cwd/package/tool/__main__.py", "");
+  EXPECT_THAT(refusal("package.train").message, HasSubstr("ddprun -m package.train"));
+  EXPECT_THAT(refusal("package.tool").message, HasSubstr("ddprun -m package.tool"));
+  EXPECT_THAT(refusal("package.other").message, Not(HasSubstr("-m package")));
+  EXPECT_THAT(refusal("train.py\r").message, HasSubstr("carriage return"));
+  EXPECT_THAT(refusal("./train.py\r").message, HasSubstr("carriage return"));
+}
+
 TEST_F(Program, AFolderGivenAsAPathIsRefused) {
   const Error error = refusal(tree_ / "cwd");
   EXPECT_EQ(error.code, ErrorCode::kPermissionDenied);

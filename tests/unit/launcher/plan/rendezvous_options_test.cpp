@@ -229,6 +229,14 @@ TEST(RendezvousOptions, ConfIsKeyValuePairs) {
   }
   EXPECT_EQ(good({"--rdzv-conf= join_timeout = 60 ,read_timeout=5"}).conf,
             (Conf{{"join_timeout", "60"}, {"read_timeout", "5"}}));
+  const RdzvConf times = good({"--rdzv-conf=join_timeout=10m,timeout=1h30m,lease_time=90s"}).conf;
+  EXPECT_EQ(seconds_of(times, "join_timeout"), std::chrono::minutes(10));
+  EXPECT_EQ(seconds_of(times, "timeout"), std::chrono::minutes(90));
+  EXPECT_EQ(seconds_of(times, "lease_time"), std::chrono::seconds(90));
+  for (const std::string text : {"1500ms", "5x", "m", "5m3", "1e2s"}) {
+    EXPECT_THAT(refusal({"--rdzv-conf=join_timeout=" + text}), HasSubstr("whole number")) << text;
+  }
+  EXPECT_THAT(refusal({"--rdzv-conf=keep_alive_max_attempt=5m"}), HasSubstr("whole number"));
   EXPECT_EQ(good({"--rdzv-conf=cert=a=b"}).conf, (Conf{{"cert", "a=b"}}));
   for (const std::string text : {"a", "a=", "=b", "a=b,", ","}) {
     EXPECT_THAT(refusal({"--rdzv-conf=" + text}), HasSubstr("give KEY=VALUE pairs")) << text;

@@ -11,11 +11,12 @@ namespace {
 using testing::HasSubstr;
 
 std::string text_of(OptionId id, const std::string& file) {
-  const auto values = parse_config(file, "job.toml");
-  EXPECT_TRUE(values) << values.error().to_string();
-  if (!values) return "";
-  EXPECT_EQ(values->count(id), 1u) << file;
-  return values->count(id) == 0 ? "" : values->at(id).text;
+  const auto parsed = parse_config(file, "job.toml");
+  EXPECT_TRUE(parsed) << parsed.error().to_string();
+  if (!parsed) return "";
+  const FileValues& values = parsed->values;
+  EXPECT_EQ(values.count(id), 1u) << file;
+  return values.count(id) == 0 ? "" : values.at(id).text;
 }
 
 std::string refusal(const std::string& file) {
@@ -43,7 +44,7 @@ TEST(ConfigFile, ValuesBecomeWhatTheCommandLineWouldHaveSaid) {
 TEST(ConfigFile, RemembersTheLine) {
   const auto values = parse_config("# a comment\n\nmax-restarts = 3\n", "dir/job.toml");
   ASSERT_TRUE(values);
-  EXPECT_EQ(values->at(OptionId::kMaxRestarts).origin.name, "dir/job.toml:3");
+  EXPECT_EQ(values->values.at(OptionId::kMaxRestarts).origin.name, "dir/job.toml:3");
 }
 
 TEST(ConfigFile, MistakesNameFileAndLine) {
@@ -68,17 +69,31 @@ TEST(ConfigFile, ValuesOfTheWrongTypeAreRefused) {
               HasSubstr("max-restarts is given twice"));
 }
 
+TEST(ConfigFile, HoldsTheProgramAndItsArguments) {
+  const auto file = parse_config(
+      "program = 'train.py'\narguments = ['--lr', 0.1, 3, '']\nrole = 'r'", "job.toml");
+  ASSERT_TRUE(file) << file.error().to_string();
+  EXPECT_THAT(file->command, testing::ElementsAre("train.py", "--lr", "0.1", "3", ""));
+  EXPECT_EQ(file->values.size(), 1u);
+  EXPECT_THAT(parse_config("", "job.toml")->command, testing::IsEmpty());
+  EXPECT_THAT(refusal("\nprogram = 1"), HasSubstr("job.toml:2: program must be a string"));
+  EXPECT_THAT(refusal("arguments = ['a']"), HasSubstr("job.toml:1: arguments need a program"));
+  EXPECT_THAT(refusal("program = 'p'\narguments = 'a'"), HasSubstr("must be an array"));
+  EXPECT_THAT(refusal("program = 'p'\narguments = ['a',\n[1]]"),
+              HasSubstr("job.toml:3: an argument"));
+}
+
 TEST(ConfigFile, IsReadFromTheFileThatIsNamed) {
   const TemporaryTree tree;
   const std::string file = tree.write("job.toml", "role = 'trainer'\n");
   Settings settings = resolve({}, {{"DDPRUN_CONFIG", file}}, {});
   auto values = read_config(resolved(settings, OptionId::kConfig));
   ASSERT_TRUE(values);
-  EXPECT_EQ(values->at(OptionId::kRole).text, "trainer");
-  EXPECT_EQ(values->at(OptionId::kRole).origin.name, file + ":1");
+  EXPECT_EQ(values->values.at(OptionId::kRole).text, "trainer");
+  EXPECT_EQ(values->values.at(OptionId::kRole).origin.name, file + ":1");
 
   settings = resolve({}, {}, {});
-  EXPECT_TRUE(read_config(resolved(settings, OptionId::kConfig))->empty());
+  EXPECT_TRUE(read_config(resolved(settings, OptionId::kConfig))->values.empty());
   for (const std::string& bad : {tree / "missing.toml", tree.path(), std::string()}) {
     settings = resolve({}, {{"DDPRUN_CONFIG", bad}}, {});
     const auto refused = read_config(resolved(settings, OptionId::kConfig));
