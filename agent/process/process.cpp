@@ -490,14 +490,14 @@ class Worker final : public WorkerProcess {
 
   void await_rest() {
     std::vector<pid_t> rest = rest_of_group(pid_);
-    if (rest.empty()) return end_group();
+    if (rest.empty() || !tell_of_rest_) return end_group();
     if (std::chrono::steady_clock::now() < rest_until_) {
       look_again_.arm(rest_pause_, [this] { await_rest(); });
       rest_pause_ = std::min(rest_pause_ * 2, kLookAgain);
       return;
     }
     names_.look_up(std::move(rest), [this](const std::string& names) {
-      tell_of_rest_(names);
+      if (tell_of_rest_) tell_of_rest_(names);
       end_group();
     });
   }

@@ -85,7 +85,7 @@ class WorkerProcess {
   virtual void let_end(std::chrono::milliseconds after) = 0;
 
   // When the worker has succeeded, the rest of its group has a moment to end by itself (multiprocessing's resource
-  // tracker does) before it is killed; then `tell` gets the names of what is killed.
+  // tracker does) before it is killed; then `tell` gets the names of what is killed. Null: the rest is killed at once.
   virtual void tell_of_rest(std::function<void(const std::string&)> tell) = 0;
 };
 

@@ -378,6 +378,7 @@ void WorkerGroup::signal(int local_rank, int signal) {
   prepared_.round_is_over();
   WorkerProcess* const process = worker(local_rank).process.get();
   if (process == nullptr) return;
+  process->tell_of_rest(nullptr);  // a worker that is told to stop leaves nothing on purpose
   if (signal == SIGKILL) finish_stacks();
   if (signal == SIGKILL && is_grace_over_) events_.killed(local_rank, process->pid());
   const bool asks_to_end = signal != SIGKILL && signal != SIGCONT;

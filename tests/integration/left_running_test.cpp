@@ -44,8 +44,10 @@ class LeftRunning : public ::testing::TestWithParam<bool> {
     return {"/bin/sh", folder_ / "program"};
   }
   std::string until_it_sleeps() const {
-    return "until [ \"$(cat /proc/$(cat " + folder_ / "$RANK" +
-           ")/comm)\" = sleep ]; do sleep 0.01; done 2>/dev/null; ";
+    return until_it_sleeps_as("$(cat " + folder_ / "$RANK" + ")");
+  }
+  static std::string until_it_sleeps_as(const std::string& pid) {
+    return "until [ \"$(cat /proc/" + pid + "/comm)\" = sleep ]; do sleep 0.01; done 2>/dev/null; ";
   }
   std::string left_is(const std::string& pid) const {
     return "echo " + pid + " > " + folder_ / "new.$RANK" + "; mv " + folder_ / "new.$RANK" + " " +
@@ -149,6 +151,20 @@ TEST_P(LeftRunning, WhatStaysInAProcessGroupIsKilledWithALine) {
               HasSubstr("rank 0 has succeeded, and what it left in its process group is killed"));
   EXPECT_THAT(err_, HasSubstr(": " + named("0", "sleep 1000") + "\n"));
   EXPECT_THAT(err_, Not(HasSubstr(kLivesOn)));
+}
+
+// Rank 0 ends with 0 because it is told to stop: its group is not waited for, and it has not succeeded.
+TEST_P(LeftRunning, AWorkerThatIsStoppedLeavesNothing) {
+  const Ended ended =
+      run({"--nproc-per-node=2"},
+          script("if [ $RANK = 1 ]; then until [ -e " + folder_ / "0" +
+                 " ]; do sleep 0.01; done; exit 3; fi; trap 'exit 0' TERM; (trap '' TERM; exec "
+                 "sleep 1000) & " +
+                 until_it_sleeps_as("$!") + left_is("$!") + "; while :; do sleep 0.01; done"));
+  if (has_no_such_thing(ended)) GTEST_SKIP() << err_;
+  EXPECT_EQ(ended, exited(3)) << err_;
+  EXPECT_TRUE(ends(pid_in("0"))) << err_;
+  EXPECT_THAT(err_, Not(HasSubstr("has succeeded")));
 }
 
 // Rank 0's part is done when rank 1, on another node, fails: the job has not succeeded yet.

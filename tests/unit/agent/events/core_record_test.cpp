@@ -122,7 +122,8 @@ TEST(CoreRecord, EveryInputOfALeaderComesBackAsItWas) {
 }
 
 TEST(CoreRecord, HowACoreWasSetUpComesBackAsItWas) {
-  const auto group = of<NodeBegan>(again(NodeBegan{{8, 1500ms, 200ms, false, 700ms, 9s, true}})).config;
+  const auto group =
+      of<NodeBegan>(again(NodeBegan{{8, 1500ms, 200ms, false, 700ms, 9s, true}})).config;
   EXPECT_EQ(group.local_world_size, 8);
   EXPECT_EQ(group.shutdown_timeout, 1500ms);
   EXPECT_EQ(group.kill_timeout, 200ms);
