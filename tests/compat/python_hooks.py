@@ -316,7 +316,7 @@ class Hooks(Programs):
             """, "--max-restarts=1")
         [recovered] = [each for each in events if each["event"] == "recovered"]
         self.assertEqual((recovered["until"], recovered["steps_repeated"]), ("step_after", 11))
-        self.assertRegex(err, r"1 restart cost .* of it: .* to the first step, .* for 11 steps again\n")
+        self.assertRegex(err, r"1 restart cost .* of it: .* to the first step, .* for 11 steps again; goodput [0-9.]+ % since the first step\n")
 
     def test_a_restart_of_counted_steps_says_what_is_not_known(self):
         events, _, err = self.run_program("""

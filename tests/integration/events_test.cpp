@@ -57,7 +57,7 @@ TEST(Events, TellTheLifeOfAJobWithARestart) {
                           "round_started", "restarted", "worker_exited", "finished"));
   std::int64_t before = 0;
   for (const auto& each : events) {
-    EXPECT_EQ(each.at("schema"), 2);
+    EXPECT_EQ(each.at("schema"), 3);
     EXPECT_EQ(each.at("job"), "job-7");
     EXPECT_GE(each.at("monotonic_us").as_int64(), before);
     before = each.at("monotonic_us").as_int64();
@@ -116,7 +116,8 @@ TEST(Events, CountADowntimeUntilTheStepAfterTheFailure) {
   EXPECT_LT(end.at("goodput").as_double(), 1.0);
   EXPECT_THAT(job.err(),
               ContainsRegex("1 restart cost .* of it: .* to stop, .* to start, .* to the "
-                            "first step, .* for 2 steps again\n"));
+                            "first step, .* for 2 steps again; goodput [0-9.]+ % since the first "
+                            "step\n"));
 }
 
 TEST(Events, AreAppendedToTheFileOfAnEarlierJob) {

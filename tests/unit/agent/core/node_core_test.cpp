@@ -185,6 +185,16 @@ TEST_F(NodeCoreTest, ClosesTheRoundWhenTheLastWorkerEndedAndThenAnswers) {
               ElementsAre(NodeAction{TellLeader{rdzv::RoundStopped{kFirst, {stopped}}}}));
 }
 
+TEST_F(NodeCoreTest, TellsWhichRanksHadEndedWithZeroBeforeTheStop) {
+  run();
+  core.step(ended(1));
+  core.step(rdzv::RoundStop{kFirst});
+  core.step(ended(0));
+  const std::vector<int> done{start_of(kFirst).rank_offset + 1};
+  EXPECT_THAT(core.step(RoundClosed{kFirst}),
+              ElementsAre(NodeAction{TellLeader{rdzv::RoundStopped{kFirst, {}, done}}}));
+}
+
 TEST_F(NodeCoreTest, ClosesAtOnceWhenNobodyIsLeftToStop) {
   run();
   core.step(failed(0, ExitStatus::exited(1)));

@@ -133,20 +133,29 @@ TEST_F(Planning, WithoutAProgramSaysHowToGiveOne) {
   EXPECT_THAT(made.error().message, HasSubstr("no program was given"));
 }
 
+TEST_F(Planning, SaysThatItSetsTheNumberOfThreads) {
+  const Environment chosen{{"OMP_NUM_THREADS", "4"}};
+  EXPECT_THAT(plan({"--nproc-per-node=2"})->warnings,
+              ElementsAre(HasSubstr("each of the 2 workers gets OMP_NUM_THREADS=1, as under")));
+  EXPECT_THAT(plan({"--nproc-per-node=2"}, chosen)->warnings, IsEmpty());
+  EXPECT_THAT(plan({"--nproc-per-node=1"})->warnings, IsEmpty());
+}
+
 TEST_F(Planning, UsableCpusAreCountedByANameOfTheirOwn) {
+  const Environment threads{{"OMP_NUM_THREADS", "1"}};
   surroundings_.machine.affinity = std::vector<int>{1, 3};
   EXPECT_EQ(job({"--nproc-per-node=usable-cpus"}).local_world_size, 2);
-  const auto all = plan({"--nproc-per-node=cpu"});
+  const auto all = plan({"--nproc-per-node=cpu"}, threads);
   ASSERT_TRUE(all);
   EXPECT_EQ(all->job.local_world_size, 2) << "as torchrun since 2.12: the mask counts";
   EXPECT_THAT(all->warnings, IsEmpty());
   tree_.write("proc/self/cgroup", "0::/\n");
   tree_.write("sys/fs/cgroup/cpu.max", "100000 100000\n");
   EXPECT_EQ(job({"--nproc-per-node=usable-cpus"}).local_world_size, 1);
-  const auto with_quota = plan({"--nproc-per-node=cpu"});
+  const auto with_quota = plan({"--nproc-per-node=cpu"}, threads);
   EXPECT_EQ(with_quota->job.local_world_size, 2);
   EXPECT_THAT(with_quota->warnings, ElementsAre(HasSubstr("leaves only 1")));
-  EXPECT_THAT(plan({"--nproc-per-node=6"})->warnings, IsEmpty());
+  EXPECT_THAT(plan({"--nproc-per-node=6"}, threads)->warnings, IsEmpty());
 }
 
 TEST_F(Planning, ReadsOutputOptions) {
@@ -176,13 +185,14 @@ TEST_F(Planning, ReadsOutputOptions) {
 }
 
 TEST_F(Planning, WarnsOfOutputOptionsWithoutEffect) {
+  const Environment threads{{"OMP_NUM_THREADS", "1"}};
   EXPECT_THAT(plan({"--log-dir=/dev/null", "--tee=3"})->warnings,
               ElementsAre(HasSubstr("--tee has no effect")));
   EXPECT_THAT(plan({"--duplicate-stdout-filters=x"})->warnings,
               ElementsAre(HasSubstr("give --tee")));
-  EXPECT_THAT(plan({"--redirects=0:3,2:1", "--nproc-per-node=2"})->warnings,
+  EXPECT_THAT(plan({"--redirects=0:3,2:1", "--nproc-per-node=2"}, threads)->warnings,
               ElementsAre(HasSubstr("there is no local rank 2 among 2 workers")));
-  EXPECT_THAT(plan({"--redirects=0:3,1:1", "--nproc-per-node=2"})->warnings, IsEmpty());
+  EXPECT_THAT(plan({"--redirects=0:3,1:1", "--nproc-per-node=2"}, threads)->warnings, IsEmpty());
 }
 
 TEST_F(Planning, ReadsEventTargets) {
