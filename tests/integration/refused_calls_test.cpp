@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <csignal>
 #include <filesystem>
 #include <set>
@@ -296,6 +297,29 @@ TEST(WithoutWait, EndsAreNoticedAndWhatTheyWere) {
       ddprun({"--nproc-per-node=2"}, worker({"on-rank", "1", "exit", "3", "wait"}))));
   EXPECT_EQ(job.wait(), exited(3)) << job.err();
   EXPECT_THAT(job.left_over(), IsEmpty());
+}
+
+// ---- the tool itself
+
+TEST(DenyCalls, DelaysAnExecutionByItsPath) {
+  for (const bool is_meant : {true, false}) {
+    const auto began = std::chrono::steady_clock::now();
+    const Told told = run_to_its_end(
+        with_calls_denied({std::string("execve:delay=1500,path=*/") + (is_meant ? "true" : "none")},
+                          {"/bin/sh", "-c", "/bin/true; echo $?"}));
+    EXPECT_EQ(told.out, "0\n") << told.err;
+    EXPECT_TRUE(!is_meant || std::chrono::steady_clock::now() - began >= milliseconds(1500));
+  }
+}
+
+TEST(DenyCalls, RefusesTheNthCallOfAProcessWithThatPath) {
+  const TemporaryTree folder;
+  const std::string file = folder.write("file", "text\n");
+  const Told told = run_to_its_end(with_calls_denied(
+      {"openat:deny=EIO,process=cat,nth=2,path=" + file},
+      {"/bin/sh", "-c", "for i in 1 2 3; do cat " + file + "; : <" + file + "; done"}));
+  EXPECT_EQ(told.out, "text\ntext\n");
+  EXPECT_THAT(told.err, HasSubstr("Input/output error"));
 }
 
 // ---- other programs that wait
