@@ -64,6 +64,7 @@ enum class OptionId {
   kRdzvConf,
   kLocalAddr,
   kTokenFile,
+  kNoToken,
   kConfig,
   kDryRun,
   kJson,

@@ -85,7 +85,9 @@ std::string proof_of(const Plan& plan) {
     case rdzv::wire::Wants::kNothing:
       break;
   }
-  return "not at all: there is no token ('ddpctl token FILE' makes one)";
+  return plan.job.nodes.leader.proof.is_waived
+             ? "not at all, by --no-token"
+             : "not at all: there is no token ('ddpctl token FILE' makes one)";
 }
 
 std::string_view name_of(rdzv::wire::Wants proof) {

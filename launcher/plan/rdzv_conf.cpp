@@ -188,7 +188,15 @@ Result<rdzv::NodeProof> read_proof(const Settings& settings, const RdzvConf& con
                                    const std::string& site, const std::string& munge_library,
                                    std::vector<std::string>& notes) {
   rdzv::NodeProof proof;
+  const ResolvedOption no_token = resolved(settings, OptionId::kNoToken);
+  const auto is_waived = read_flag(no_token);
+  if (!is_waived) return fail(is_waived.error());
+  proof.is_waived = *is_waived;
   if (const TokenFile file = token_file(settings, conf); !file.path.empty()) {
+    if (proof.is_waived) {
+      return refused(no_token, settings[file.named_by].origin.name +
+                                   " names a token; leave one of the two out");
+    }
     auto token = rdzv::read_token(file.path);
     if (!token)
       return fail(usage_error(resolved(settings, file.named_by), token.error().to_string()));

@@ -17,6 +17,7 @@ namespace ddprun::rdzv {
 struct NodeProof {
   std::string token;                   // secret: never printed; empty: there is none
   std::shared_ptr<const Munge> munge;  // null: it is not used; there is no token beside it
+  bool is_waived = false;              // --no-token: to prove nothing is the user's decision
 
   wire::Wants wants() const {
     if (!token.empty()) return wire::Wants::kToken;

@@ -47,14 +47,21 @@ RoundServer::RoundServer(std::shared_ptr<Transport> transport, RoundServerOption
   tell_who_may_come();
 }
 
-// Nobody else can reach a port on loopback but this machine's users, who are told in the README.
+// Only this machine's users reach a port on loopback. A leader that continues a job is not the first to say it.
 void RoundServer::tell_who_may_come() {
-  if (options_.proof.wants() != wire::Wants::kNothing || is_loopback(bound_->host)) return;
+  if (options_.proof.wants() != wire::Wants::kNothing || options_.proof.is_waived ||
+      is_loopback(bound_->host) || options_.resumption) {
+    return;
+  }
   transport_->post(lifetime_.guard([this] {
+    const bool is_everywhere = bound_->host == "::" || bound_->host == "0.0.0.0";
+    const std::string place = is_everywhere
+                                  ? "port " + std::to_string(bound_->port) + " of this machine"
+                                  : bound_->to_string();
     events_.on_event(LeaderWarning{
-        "any host that reaches " + bound_->to_string() +
-        " can join this job, stop it or become rank 0, because its nodes prove nothing; 'ddpctl "
-        "token FILE' makes a token, for --token-file=FILE on every node"});
+        "without a token, any host that reaches " + place +
+        " can join this job, stop it or become rank 0: give every node the same --token-file=FILE, "
+        "which 'ddpctl token FILE' makes, or --no-token if that is intended"});
   }));
 }
 

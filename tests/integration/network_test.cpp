@@ -68,9 +68,22 @@ TEST_F(NetworkTest, AStrangersHostTakesPartInAJobWithoutATokenWhichSaysSo) {
   Job stranger(cluster.command(1), cluster.on(1));
   ASSERT_EQ(cluster.next_round(2), 0) << cluster.told();
   EXPECT_THAT(cluster[0].err(),
-              AllOf(HasSubstr("any host that reaches 10.77.0.1:"), HasSubstr("ddpctl token FILE")));
+              AllOf(HasSubstr("without a token, any host that reaches 10.77.0.1:"),
+                    HasSubstr("ddpctl token FILE"), HasSubstr("--no-token")));
+  EXPECT_EQ(count_of("any host", cluster[0].err()), 1U);
   EXPECT_THAT(stranger.err(), Not(HasSubstr("any host"))) << "it has no port";
   expect_good_end();
+}
+
+TEST_F(NetworkTest, ThatAnyHostMayTakePartIsNotSaidWhereItIsADecision) {
+  for (const Meeting meeting : {Meeting::kC10d, Meeting::kLeader}) {
+    Cluster& cluster = cluster_of(2, {.meeting = meeting, .options = {"--no-token"}});
+    cluster.start_all(2);
+    ASSERT_EQ(cluster.next_round(2), 0) << cluster.told();
+    EXPECT_THAT(cluster.told(), Not(HasSubstr("any host")));
+    expect_good_end();
+    cluster_.reset();
+  }
 }
 
 TEST_F(NetworkTest, AStrangersHostIsRefusedWhereThereIsAToken) {

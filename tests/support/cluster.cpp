@@ -108,7 +108,7 @@ Job& Cluster::start_leader() {
           : setup_.conf;
   command.push_back("--rdzv-conf=" + conf);
   for (const std::string& option : setup_.options) {
-    if (option.starts_with("--max-restarts")) command.push_back(option);
+    if (option.starts_with("--max-restarts") || option == "--no-token") command.push_back(option);
   }
   if (leader_) replaced_.emplace_back("an earlier leader", std::move(leader_));
   leader_ = std::make_unique<Job>(command, on(0));

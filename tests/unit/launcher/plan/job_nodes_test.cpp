@@ -223,6 +223,17 @@ TEST_F(PlanningNodes, TheTokenIsReadAndNeverPrinted) {
   EXPECT_EQ(job({"--token-file=/no/such/file"}).nodes, agent::Nodes{}) << "one node needs none";
 }
 
+TEST_F(PlanningNodes, NoTokenIsADecisionAndExcludesAToken) {
+  EXPECT_FALSE(nodes(c10d_).leader.proof.is_waived);
+  const auto made = plan(with(c10d_, {"--no-token"}));
+  ASSERT_TRUE(made) << made.error().to_string();
+  EXPECT_TRUE(made->job.nodes.leader.proof.is_waived);
+  EXPECT_THAT(to_table(*made), HasSubstr("not at all, by --no-token"));
+  const std::string file = tree_.write("token", "s3cret\n", 0600);
+  EXPECT_THAT(refusal(with(c10d_, {"--no-token"}), {{"DDPRUN_TOKEN_FILE", file}}),
+              HasSubstr("--no-token: DDPRUN_TOKEN_FILE names a token; leave one of the two out"));
+}
+
 TEST_F(PlanningNodes, ATokenFileThatIsNoGoodIsWrongUsage) {
   EXPECT_THAT(refusal(with(c10d_, {"--token-file=/no/such/file"})),
               HasSubstr("--token-file=/no/such/file: "));
