@@ -4,6 +4,7 @@
 #include <optional>
 #include <utility>
 
+#include "rendezvous/common/notice_times.h"
 #include "rendezvous/etcd/etcd_leader.h"
 #include "rendezvous/leader/leader_address.h"
 #include "rendezvous/leader/round_client.h"
@@ -20,7 +21,12 @@ using std::chrono::milliseconds;
 constexpr milliseconds kFirstPause{50};  // until the name is looked up again; doubled each time
 constexpr milliseconds kLongestPause{1000};
 constexpr auto kFirstNotice = 1s;
-constexpr auto kNoticeInterval = 10s;
+
+// Whether `name` is what this machine calls itself, with or without its domain.
+bool is_own_name(const std::string& name) {
+  const std::string own = own_host_name();
+  return !own.empty() && name.substr(0, name.find('.')) == own.substr(0, own.find('.'));
+}
 
 class Search final : public Attempt {
  public:
@@ -50,11 +56,22 @@ class Search final : public Attempt {
     look_up_ = transport_->look_up(spec_.endpoint.host,
                                    [this](Result<std::vector<std::string>> addresses) {
                                      if (addresses) return decide(*addresses);
-                                     // An agent that was told to lead does not need the addresses
-                                     // of its own name.
-                                     if (spec_.where == LeaderSpec::Where::kHere) return decide({});
-                                     try_later(addresses.error().message);
+                                     not_known(addresses.error().message);
                                    });
+  }
+
+  // An agent that was told to lead does not need the addresses of its own name, but others do.
+  void not_known(const std::string& error) {
+    const bool is_own = is_own_name(spec_.endpoint.host);
+    const std::string why = is_own ? error +
+                                         "; it is this node's own name: add it to /etc/hosts or "
+                                         "to the name service, or give an address instead"
+                                   : error;
+    const bool must_lead = spec_.where == LeaderSpec::Where::kHere;
+    if (!must_lead || (spec_.leads_by_default && !is_own)) return try_later(why);
+    notice("this node leads at " + spec_.endpoint.to_string() +
+           ", where other nodes and workers may not find it: " + why);
+    decide({});
   }
 
   void try_later(const std::string& why) {
@@ -64,18 +81,19 @@ class Search final : public Attempt {
   }
 
   // Also ends the search at the time limit, even if a name server does not answer.
+  // `after`: counts from the begin of the wait.
   void tell_of_waiting(CoreTime::duration after) {
     const CoreTime end = started_ + spec_.join_timeout;
-    notice_timer_->at(std::min(transport_->now() + after, end), [this, end] {
+    notice_timer_->at(std::min(started_ + after, end), [this, end] {
       const auto left = std::chrono::ceil<std::chrono::seconds>(end - transport_->now());
       const std::string endpoint = spec_.endpoint.to_string() + " (" + why_not_ + ")";
       if (left > 0s) {
         notice("waiting for " + endpoint + ", " + std::to_string(left.count()) + " s left");
-        return tell_of_waiting(kNoticeInterval);
+        return tell_of_waiting(next_notice(transport_->now() - started_));
       }
       finish(fail(ErrorCode::kTimeout, "the endpoint " + endpoint +
-                                           " could not be found in time; check --rdzv-endpoint, "
-                                           "and the name service"));
+                                           " could not be found in time; check --rdzv-endpoint "
+                                           "(--master-addr), and the name service"));
     });
   }
 
@@ -91,9 +109,19 @@ class Search final : public Attempt {
     const bool must_lead = spec_.where == LeaderSpec::Where::kHere;
     const bool is_ours = local_address_among(addresses).has_value();
     if (!must_lead && !is_ours) return follow();
+    const std::string address = addresses.empty() || addresses.front() == spec_.endpoint.host
+                                    ? ""
+                                    : " (" + addresses.front() + ")";
+    if (!is_ours && !addresses.empty() && spec_.leads_by_default) {
+      return finish(fail(
+          ErrorCode::kInvalidArgument,
+          "no --node-rank was given, and " + spec_.endpoint.to_string() + address +
+              ", where node 0 is to lead, is no address of this machine; give this node its rank "
+              "by --node-rank, or --node-rank=0 if it is node 0 behind a translated address"));
+    }
     if (!is_ours && !addresses.empty()) {
-      notice("this node leads at " + spec_.endpoint.to_string() + " (" + addresses.front() +
-             "), which is no address of this machine; if another node is meant, give "
+      notice("this node leads at " + spec_.endpoint.to_string() + address +
+             ", which is no address of this machine; if another node is meant, give "
              "this one its own --node-rank");
     }
     auto listener = open_leader_port(spec_.endpoint, addresses);
@@ -103,8 +131,8 @@ class Search final : public Attempt {
     Error error = std::move(listener.error());
     const std::string why =
         error.code == ErrorCode::kAddressInUse
-            ? "the port is taken: by another job, or by this one's last run; end it, or give "
-              "another port"
+            ? "the port is taken: by another job, by this one's last run, or by another node of it "
+              "on this machine that has --node-rank=0 too; end it, or give another port or rank"
             : "cannot listen there: " + error.message;
     error.message = "this node is to lead at " + spec_.endpoint.to_string() + ", and " + why;
     finish(fail(std::move(error)));

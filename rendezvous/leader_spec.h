@@ -22,6 +22,8 @@ struct LeaderSpec {
     kElected,    // the agents elect it, under etcd
   };
   Where where = Where::kAlone;
+  // kHere only because no node rank was given: a node whose endpoint is on another machine must not lead.
+  bool leads_by_default = false;
   Endpoint endpoint;  // a name or a numeric address
   std::chrono::milliseconds join_timeout{600'000};
   KeepAlive keep_alive;

@@ -21,7 +21,8 @@ constexpr std::array<std::string_view, 18> kOwnEvents{
     "stacks_taken",   "round_closed",    "leader_lost", "leader_replaced", "leader_found",
     "cannot_run",     "step_taken",      "can_recover", "regrouped",       "worker_hung",
     "cannot_regroup", "regroup_is_late", "workers_seen"};
-constexpr std::array<std::string_view, 3> kLinkEvents{"disconnected", "resumed", "silent"};
+constexpr std::array<std::string_view, 4> kLinkEvents{"disconnected", "resumed", "silent",
+                                                       "turned_away"};
 
 // ---- messages, and the names of events
 
@@ -183,6 +184,11 @@ static void fields(const JsonReader& json, NodeInput& input) {
 static void fields(auto&, Is<rdzv::NodeDisconnected> auto&) {}
 static void fields(auto&, Is<rdzv::NodeResumed> auto&) {}
 static void fields(auto&, Is<rdzv::NodeSilent> auto&) {}
+static void fields(auto& json, Is<rdzv::NodeTurnedAway> auto& node) {
+  json("host", node.host);
+  json("address", node.address);
+  json("why", node.why);
+}
 
 static void fields(JsonWriter& json, const rdzv::RoundInput& input) {
   json("at_us", input.at);
@@ -191,6 +197,7 @@ static void fields(JsonWriter& json, const rdzv::RoundInput& input) {
     put_message(json, "message", *message);
   } else if (const auto* event = std::get_if<rdzv::LinkEvent>(&input.what)) {
     json("event", kLinkEvents[event->index()]);
+    std::visit([&json](const auto& each) { fields(json, each); }, *event);
   }
 }
 

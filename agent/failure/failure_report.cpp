@@ -202,9 +202,6 @@ std::string consequences_in_short(const rdzv::JobOutcome& outcome) {
 std::string check(const rdzv::JobOutcome& outcome) {
   if (outcome.kind != rdzv::JobOutcome::Kind::kCannotRun) return {};
   switch (outcome.exit_code) {
-    case kExitRendezvousTimeout:
-      return "that every node was started, with the same --rdzv-endpoint (--master-addr, "
-             "--master-port) and --rdzv-id, and can reach that port";
     case kExitLeaderLost:
       return "the log of the node that led, and the network to it; this node's workers were "
              "stopped";
@@ -320,7 +317,8 @@ std::string describe_change(const rdzv::RoundStart& start, std::string_view here
   std::vector<std::string> parts;
   if (start.after_failure) parts.push_back(describe(*start.after_failure, here));
   if (start.after_request) parts.push_back(describe_request(start.asked_by));
-  if (start.after_loss) parts.push_back(describe(*start.after_loss));
+  // Why was said when it happened.
+  if (start.after_loss) parts.push_back(name_of(*start.after_loss) + " is gone");
   if (start.nodes_gone > 1) parts.push_back(counted(start.nodes_gone, "node") + " are gone in all");
   if (start.nodes_joined > 0) parts.push_back(counted(start.nodes_joined, "node") + " joined");
   if (start.after_failure) {
@@ -379,7 +377,11 @@ std::string summary(const rdzv::JobOutcome& outcome, const std::string& program,
   const std::string last = parts.back();
   parts.pop_back();
   if (!parts.empty()) text += joined(parts, ", ") + " and ";
-  text += last + " cost " + in_words(downtime.total()) + " of it" + parts_in_words(downtime);
+  text += last;
+  // A node that joined after the change has lost no time by it.
+  if (downtime.total() >= std::chrono::milliseconds(1)) {
+    text += " cost " + in_words(downtime.total()) + " of it" + parts_in_words(downtime);
+  }
   if (goodput) text += "; goodput " + percent_text(*goodput) + " since the first step";
   return text + "\n";
 }

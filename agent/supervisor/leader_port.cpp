@@ -84,6 +84,9 @@ rdzv::LeaderEvents LeaderPort::events(CoreRecorder* recorder) {
 
 void LeaderPort::on(rdzv::ToAgent message) {
   has_been_heard_ = !std::holds_alternative<rdzv::DeclaredLost>(message);
+  // The leader's own log has it already.
+  const auto* stop = std::get_if<rdzv::RoundStop>(&message);
+  if (stop != nullptr && stop->gone && !is_here()) log_.warn(describe(*stop->gone));
   std::visit([this](auto& each) { events_.event(std::move(each)); }, message);
 }
 

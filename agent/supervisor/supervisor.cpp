@@ -173,25 +173,20 @@ void Supervisor::perform(const Announce& action) {
   }
 }
 
-// The first notice is not a warning: it is normal that nodes do not start at the same moment.
+// The first notice says where the others find the leader. On other nodes it is not a warning: it is normal that nodes
+// do not start at the same moment.
 void Supervisor::announce_wait(const rdzv::WaitForNodes& wait) {
-  const std::string needed =
-      wait.min_nodes == wait.max_nodes
-          ? std::to_string(wait.max_nodes)
-          : std::to_string(wait.min_nodes) + " to " + std::to_string(wait.max_nodes);
-  const auto level =
-      std::exchange(was_told_to_wait_, true) ? Log::Level::kWarning : Log::Level::kInfo;
+  if (std::exchange(was_told_to_wait_, true)) return log_.warn(describe(wait));
   const rdzv::LeaderSpec& leader = job_.nodes.leader;
+  if (!leader_.is_here() || leader.where == rdzv::LeaderSpec::Where::kElected) {
+    return log_.write(leader_.is_here() ? Log::Level::kWarning : Log::Level::kInfo, describe(wait));
+  }
   const bool is_on_loopback =
-      leader.where != rdzv::LeaderSpec::Where::kElected &&
-      (leader.endpoint.host == "localhost" || rdzv::is_loopback(leader.endpoint.host));
-  log_.write(level,
-             "waiting for nodes: " + std::to_string(wait.present) + " of " + needed +
-                 " are here, " + std::to_string(wait.left.count()) + " s left" +
-                 (is_on_loopback ? " (nodes on other hosts cannot reach " + leader.endpoint.host +
-                                       ": give --master-addr or --rdzv-endpoint this host's "
-                                       "name)"
-                                 : ""));
+      leader.endpoint.host == "localhost" || rdzv::is_loopback(leader.endpoint.host);
+  log_.warn("this node leads at " + leader.endpoint.to_string() + "; " + describe(wait) +
+            (is_on_loopback ? "; nodes on other hosts cannot reach " + leader.endpoint.host +
+                                  ": give --master-addr or --rdzv-endpoint this host's name"
+                            : ""));
 }
 
 // ---- workers

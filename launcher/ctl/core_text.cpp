@@ -30,6 +30,7 @@ const char* text_of(const rdzv::OpenStore&) { return "OpenStore"; }
 const char* text_of(const rdzv::DeclaredLost&) { return "DeclaredLost"; }
 const char* text_of(const rdzv::NodeDisconnected&) { return "its connection broke"; }
 const char* text_of(const rdzv::NodeResumed&) { return "it is connected again"; }
+const char* text_of(const rdzv::NodeTurnedAway&) { return "it was turned away"; }
 const char* text_of(const rdzv::NodeSilent&) { return "it was silent for too long"; }
 const char* text_of(const StacksTaken&) { return "the stacks are taken"; }
 const char* text_of(const RoundClosed&) { return "nothing is left"; }
@@ -92,8 +93,7 @@ struct Words {
 
   // leader to agent
   std::string operator()(const rdzv::WaitForNodes& wait) const {
-    return "WaitForNodes: " + to_string(wait.present) + " of " + to_string(wait.min_nodes) +
-           " to " + to_string(wait.max_nodes) + ", " + to_string(wait.left.count()) + " s left";
+    return "WaitForNodes: " + describe(wait);
   }
   std::string operator()(const rdzv::WaitAsSpare& spare) const {
     return spare.why == rdzv::WaitAsSpare::Why::kNoRoom ? "WaitAsSpare: no room"
@@ -109,7 +109,8 @@ struct Words {
   }
   std::string operator()(const rdzv::RoundStop& stop) const {
     return "RoundStop" + of_round(stop.round) +
-           (stop.why == rdzv::RoundStop::Why::kFailure ? ", after a failure or a loss" : "");
+           (stop.why == rdzv::RoundStop::Why::kFailure ? ", after a failure or a loss" : "") +
+           (stop.gone ? ": " + describe(*stop.gone) : "");
   }
   std::string operator()(const rdzv::GroupBroken& broken) const {
     return "GroupBroken" + of_round(broken.round) + ": rank " + to_string(broken.rank) + " is gone";
@@ -257,6 +258,10 @@ std::string in_words(const NodeEvent& event) { return std::visit(Words{}, event)
 std::string in_words(const NodeAction& action) { return std::visit(Words{}, action); }
 
 std::string in_words(const rdzv::RoundInput& input) {
+  if (const auto* event = std::get_if<rdzv::LinkEvent>(&input.what)) {
+    const auto* away = std::get_if<rdzv::NodeTurnedAway>(event);
+    if (away != nullptr) return name_of(*away) + " was turned away: " + away->why;
+  }
   const std::string node = "node " + to_string(number(input.node)) + ": ";
   if (const auto* message = std::get_if<rdzv::ToLeader>(&input.what)) {
     return node + in_words(*message);

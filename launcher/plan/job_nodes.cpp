@@ -23,6 +23,15 @@ Result<void> check_endpoint(const Settings& settings, const Rendezvous& rendezvo
   if (rendezvous.is_standalone) {
     return refused(nodes, "--standalone is for one node; leave one of the two out");
   }
+  const std::string master = std::string(trimmed(settings[OptionId::kMasterAddr].text));
+  if (rendezvous.backend == Backend::kC10d && port_option(settings) == OptionId::kMasterPort &&
+      !resolved(settings, OptionId::kMasterAddr).is_default()) {
+    return refused(resolved(settings, OptionId::kMasterAddr),
+                   "with --rdzv-backend=c10d nodes meet at --rdzv-endpoint, and --master-addr is "
+                   "not used; give --rdzv-endpoint=" +
+                       rdzv::Endpoint{master, rendezvous.port}.to_string() +
+                       ", the same on every node");
+  }
   if (rendezvous.backend != Backend::kStatic && port_option(settings) == OptionId::kMasterPort) {
     return refused(nodes,
                    is_etcd(rendezvous.backend)
@@ -101,6 +110,8 @@ Result<agent::Nodes> job_nodes(const Settings& settings, const Rendezvous& rende
   if (auto good = check_endpoint(settings, rendezvous); !good) return fail(std::move(good.error()));
   const bool is_static = rendezvous.backend == Backend::kStatic;
   nodes.leader.where = leader_for(rendezvous);
+  nodes.leader.leads_by_default = is_static && rendezvous.node_rank == 0 &&
+                                  resolved(settings, OptionId::kNodeRank).is_default();
   nodes.leader.endpoint = {rendezvous.host, rendezvous.port};
   if (is_etcd(rendezvous.backend)) {
     auto etcd = read_etcd(settings, rendezvous);

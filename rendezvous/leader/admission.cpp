@@ -26,8 +26,18 @@ constexpr const char* kNoMunge =
     "this job's nodes prove by munge that they are the same user's, and this node cannot; start "
     "munged here (munge -n | unmunge tells what is wrong), or give all nodes the same --token-file";
 constexpr const char* kNoToken =
-    "this job asks for a token, and this node has another one or none; give it "
-    "--rdzv-conf=token_file=FILE (or DDPRUN_TOKEN_FILE) with what the leader's file holds";
+    "this job asks for a token, and this node has none or a different one; give it the leader's by "
+    "--token-file=FILE (or DDPRUN_TOKEN_FILE)";
+
+// Why an agent goes away by itself when it has read our Opening; null: it does not.
+const char* why_it_leaves(wire::Wants its, wire::Wants ours) {
+  if (its == wire::Wants::kToken && ours != its)
+    return "it was given a token, and this leader was not; give all nodes the same --token-file";
+  if (its == wire::Wants::kMunge && ours == wire::Wants::kNothing)
+    return "it proves by munge whose it is, and this leader does not; start munged here, and the "
+           "leader in the same Slurm job";
+  return nullptr;
+}
 
 }  // namespace
 
@@ -157,11 +167,18 @@ void Admission::take_opening(const PendingPtr& pending) {
   pending->ours = random_nonce();
   pending->stream->send(
       wire::encode(wire::Opening{.wants = proof_.wants(), .nonce = pending->ours}));
-  if (opening->version == wire::kRoundProtocolVersion) return;
-  warn("turned away " + pending->address + ": it speaks version " +
-       std::to_string(opening->version) + " of the round protocol, this is version " +
-       std::to_string(wire::kRoundProtocolVersion) + "; run one version of ddprun on all nodes");
+  std::string why;
+  if (opening->version != wire::kRoundProtocolVersion) {
+    why = "it speaks version " + std::to_string(opening->version) +
+          " of the round protocol, this is version " + std::to_string(wire::kRoundProtocolVersion) +
+          "; run one version of ddprun on all nodes";
+  } else if (const char* const it_leaves = why_it_leaves(opening->wants, proof_.wants())) {
+    why = it_leaves;
+  } else {
+    return;
+  }
   part_from(pending);
+  events_.on_turned_away({"", pending->address, std::move(why)});
 }
 
 // Everything has been sent; waits for the other side to close.
@@ -193,7 +210,8 @@ void Admission::take_connect(const PendingPtr& pending) {
         return proof_of(side, proof_.token, *pending->theirs, pending->ours);
       };
       if (!are_equal(proof, of(ProofOf::kAgent)))
-        return reject(pending, "it does not know the token", kNoToken);
+        return reject(pending, proof.empty() ? "it has no token" : "its token is a different one",
+                      kNoToken);
       return admit(pending, of(ProofOf::kLeader));
     }
     case wire::Wants::kMunge:
@@ -239,10 +257,9 @@ void Admission::check_contents(const PendingPtr& pending, const Result<std::stri
 void Admission::reject(const PendingPtr& pending, const std::string& why,
                        const std::string& sentence) {
   const auto& hello = pending->connect->hello;
-  const std::string host = hello ? hello->host + " (" + pending->address + ")" : pending->address;
-  warn("turned away " + host + ": " + why);
   pending->stream->send(wire::encode(wire::LeaderFrame(wire::Rejected{sentence})));
   part_from(pending);
+  events_.on_turned_away({hello ? hello->host : "", pending->address, why});
 }
 
 void Admission::admit(const PendingPtr& pending, std::string proof) {

@@ -1,7 +1,7 @@
 // Accepts connections at the leader's port and identifies them. A client that speaks our version of
 // the round protocol, proves what the leader wants and sends Connect is handed to the leader; a client of the
 // store is handed to the store, if the port is the store's too; all others are closed, with at most
-// one line a second in the log.
+// one line a second in the log. The leader learns of those that are nodes of some job.
 //
 // A pending connection has a memory limit (limits::kMaxConnectBytes) and a time limit, and their
 // number is limited: when there are too many, the oldest is closed. So no number of silent clients
@@ -21,6 +21,7 @@
 #include "rendezvous/leader/node_proof.h"
 #include "rendezvous/net/transport.h"
 #include "rendezvous/round/round_wire.h"
+#include "rendezvous/round/turned_away.h"
 
 namespace ddprun::rdzv {
 
@@ -37,6 +38,7 @@ class Admission {
     std::function<void(Applicant)> on_applicant;
     // With the bytes that were read. Not set: clients of the store are turned away.
     std::function<void(const StreamPtr&, std::string)> on_store_client;
+    std::function<void(NodeTurnedAway)> on_turned_away;
     std::function<void(std::string)> on_warning;
   };
 
@@ -48,6 +50,8 @@ class Admission {
   void dismiss(const StreamPtr& stream);
   // Closes a connection that breaks the protocol.
   void drop(const StreamPtr& stream, const std::string& why);
+  // A line in the log, unless there was one less than a second ago: then the next one counts it.
+  void warn(const std::string& line);
 
  private:
   struct PendingConnection;
@@ -60,7 +64,6 @@ class Admission {
   void turn_away(const PendingPtr& pending, const std::string& why);
   void sweep();
   void part_from(const PendingPtr& pending);
-  void warn(const std::string& line);
 
   void read(const PendingPtr& pending);
   void take_opening(const PendingPtr& pending);

@@ -34,7 +34,7 @@ struct LeaderGone {
 struct LeaderNotice {  // a line for the user, while the node waits
   std::string line;
 };
-struct LeaderWarning {  // a line about a client that was turned away; rate-limited
+struct LeaderWarning {  // a line about a node that is lost, or a client that was turned away
   std::string line;
 };
 // A connection to the leader's port from a node of the job that speaks the store's protocol, and

@@ -1,8 +1,10 @@
 #include "rendezvous/leader/leader_address.h"
 
 #include <ifaddrs.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
 
 #include "rendezvous/net/name_lookup.h"
 #include "rendezvous/net/socket_address.h"
@@ -32,6 +34,11 @@ std::optional<std::string> local_address_among(const std::vector<std::string>& a
     if (is_loopback(address) || std::ranges::find(ours, address) != ours.end()) return address;
   }
   return std::nullopt;
+}
+
+std::string own_host_name() {
+  std::array<char, 256> name{};
+  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "";
 }
 
 Result<Listener> open_leader_port(const Endpoint& endpoint,

@@ -15,6 +15,9 @@ namespace ddprun::rdzv {
 // The first of these addresses (numeric) that belongs to this machine.
 std::optional<std::string> local_address_among(const std::vector<std::string>& addresses);
 
+// As gethostname() says it; empty: unknown.
+std::string own_host_name();
+
 // Opens the listening socket of a leader at this endpoint, whose numeric addresses are these. It
 // listens only at the endpoint's own address, if that belongs to this machine. It listens on all
 // interfaces if no address does (a service, a translated address), or if a name resolves to

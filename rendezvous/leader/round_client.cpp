@@ -7,6 +7,7 @@
 
 #include "rendezvous/common/duration_text.h"
 #include "rendezvous/common/limits.h"
+#include "rendezvous/common/notice_times.h"
 #include "rendezvous/common/random_number.h"
 #include "rendezvous/leader/token.h"
 #include "rendezvous/net/name_lookup.h"
@@ -27,7 +28,6 @@ constexpr auto kConnectPatience = 3s;       // for the only address, or the last
 constexpr auto kShortConnectPatience = 1s;  // if there is another one to try
 constexpr auto kAnswerPatience = 5s;        // from the connection to Welcome
 constexpr auto kFirstNotice = 1s;
-constexpr auto kNoticeInterval = 10s;
 
 constexpr const char* kNoLeader =
     "what listens there is no ddprun leader: it does not speak the round protocol; give the "
@@ -138,9 +138,10 @@ class RoundClient final : public Leader {
   }
 
   // Also gives up at the time limit, even if a name server or the network does not answer.
+  // `after`: counts from the begin of the wait.
   void tell_of_waiting(CoreTime::duration after) {
     const CoreTime end = join_started_ + options_.join_timeout;
-    notice_timer_->at(std::min(transport_->now() + after, end), [this, end] {
+    notice_timer_->at(std::min(join_started_ + after, end), [this, end] {
       if (was_welcome_) return;
       const auto left = std::chrono::ceil<milliseconds>(end - transport_->now());
       const std::string leader = "the leader at " + options_.leader.to_string();
@@ -148,7 +149,7 @@ class RoundClient final : public Leader {
         events_.on_event(
             LeaderNotice{"waiting for " + leader + " (" + why_not_ + "), " +
                          duration_text(std::chrono::round<std::chrono::seconds>(left)) + " left"});
-        return tell_of_waiting(kNoticeInterval);
+        return tell_of_waiting(next_notice(transport_->now() - join_started_));
       }
       give_up(leader + " could not be reached within " + duration_text(options_.join_timeout) +
               " (" + why_not_ +
@@ -171,7 +172,7 @@ class RoundClient final : public Leader {
                         [this, weak](const Error& error) {
                           if (stream_ == weak.lock()) lose_connection(error.message);
                         }});
-    stream_->send(wire::encode(wire::Opening{.nonce = ours_}));
+    stream_->send(wire::encode(wire::Opening{.wants = options_.proof.wants(), .nonce = ours_}));
     patience_timer_->at(transport_->now() + kAnswerPatience,
                         [this] { lose_connection("it accepts connections but does not answer"); });
   }
@@ -208,33 +209,29 @@ class RoundClient final : public Leader {
     if (const char* const why = cannot_prove(opening->wants)) return refuse_leader(why), false;
     has_opening_ = true;
     theirs_ = opening->nonce;
-    if (opening->wants == Wants::kToken) {
+    if (opening->wants == Wants::kToken && !options_.proof.token.empty()) {
       key_ = options_.proof.token;
       send_connect(proof_of(ProofOf::kAgent, key_, ours_, theirs_));
-    } else if (options_.proof.munge) {
+    } else if (opening->wants == Wants::kMunge && options_.proof.munge) {
       const wire::Nonce secret = random_nonce();
       key_.assign(secret.data(), secret.size());
       prove_by_munge();
     } else {
-      // If the leader wants munge, its answer says so, after its own line has named this node.
+      // If the leader wants a proof, its answer says so, after its own line has named this node.
       send_connect({});
     }
     return true;
   }
 
-  // Null: what the leader wants is what this node was given.
+  // Null: what the leader wants is what this node was given, or the leader is to refuse this node.
   const char* cannot_prove(Wants wanted) const {
     const Wants ours = options_.proof.wants();
-    if (wanted == ours) return nullptr;
-    if (wanted == Wants::kToken) {
-      return "it asks for a token, and this node has none; give it the leader's by "
-             "--rdzv-conf=token_file=FILE or DDPRUN_TOKEN_FILE";
-    }
+    if (wanted == ours || ours == Wants::kNothing) return nullptr;
     if (ours == Wants::kToken) {
       return "it has no token, and this node was given one; give all nodes the same by "
-             "--rdzv-conf=token_file=FILE or DDPRUN_TOKEN_FILE";
+             "--token-file=FILE or DDPRUN_TOKEN_FILE";
     }
-    if (wanted == Wants::kMunge) return nullptr;
+    if (wanted == Wants::kToken) return nullptr;
     return "it does not prove by munge whose it is, as this node does under Slurm; start munged "
            "where the leader is, and start it in the same Slurm job, or give all nodes the same "
            "--token-file";

@@ -34,6 +34,9 @@ RoundServer::RoundServer(std::shared_ptr<Transport> transport, RoundServerOption
   bound_ = listener->bound;
   Admission::Events at_the_door;
   at_the_door.on_applicant = [this](Admission::Applicant each) { admit(std::move(each)); };
+  at_the_door.on_turned_away = [this](NodeTurnedAway node) {
+    feed({}, LinkEvent(std::move(node)));
+  };
   at_the_door.on_warning = [this](std::string line) {
     events_.on_event(LeaderWarning{std::move(line)});
   };
@@ -44,11 +47,11 @@ RoundServer::RoundServer(std::shared_ptr<Transport> transport, RoundServerOption
   }
   admission_.emplace(transport_, std::move(*listener), options_.proof, std::move(at_the_door));
   keep_alive();
-  tell_who_may_come();
+  tell_who_may_join();
 }
 
 // Only this machine's users reach a port on loopback. A leader that continues a job is not the first to say it.
-void RoundServer::tell_who_may_come() {
+void RoundServer::tell_who_may_join() {
   if (options_.proof.wants() != wire::Wants::kNothing || options_.proof.is_waived ||
       is_loopback(bound_->host) || options_.resumption) {
     return;
@@ -63,6 +66,17 @@ void RoundServer::tell_who_may_come() {
         " can join this job, stop it or become rank 0: give every node the same --token-file=FILE, "
         "which 'ddpctl token FILE' makes, or --no-token if that is intended"});
   }));
+}
+
+// Strangers can make any number of the first kind, so these lines are rate-limited.
+void RoundServer::report(const std::vector<LeaderNews>& news) {
+  for (const LeaderNews& each : news) {
+    if (const auto* away = std::get_if<NodeTurnedAway>(&each)) {
+      if (admission_) admission_->warn("turned away " + name_of(*away) + ": " + away->why);
+    } else {
+      events_.on_event(LeaderWarning{describe(std::get<NodeGone>(each))});
+    }
+  }
 }
 
 RoundServer::~RoundServer() {
@@ -248,6 +262,8 @@ void RoundServer::feed(NodeId node, decltype(RoundInput::what) what) {
   const RoundInput input{time(), node, std::move(what)};
   auto messages = core_.step(input);
   if (events_.on_core_step) events_.on_core_step(input, messages);
+  if (!core_.news().empty())
+    transport_->post(lifetime_.guard([this, news = core_.news()] { report(news); }));
   if (options_.write_ahead) return release(options_.write_ahead(core_, std::move(messages)));
   release({std::move(messages), false});
 }

@@ -78,7 +78,8 @@ class RoundServer final : public Leader {
     bool owes_confirmation = false;
   };
 
-  void tell_who_may_come();
+  void tell_who_may_join();
+  void report(const std::vector<LeaderNews>& news);
   void admit(Admission::Applicant applicant);
   void resume(NodeId id, Admission::Applicant applicant);
   void attach(NodeId id, Peer& peer, Admission::Applicant& applicant);

@@ -9,18 +9,19 @@
 
 #include "rendezvous/common/clock.h"
 #include "rendezvous/common/ids.h"
+#include "rendezvous/common/notice_times.h"
 #include "rendezvous/round/round_config.h"
 
 namespace ddprun::rdzv {
 
 struct Gathering {
-  static constexpr std::chrono::seconds kProgressInterval{10};
   // How long to wait for the nodes of another leader's round: often some of them died together with
   // it.
   static constexpr std::chrono::milliseconds kReturnTimeout{10'000};
 
-  std::optional<CoreTime> give_up;    // counts from the arrival of the first node
-  std::optional<CoreTime> last_call;  // counts from when there are enough nodes; first round only
+  std::optional<CoreTime> give_up;     // counts from the arrival of the first node
+  std::optional<CoreTime> last_call;   // counts from when there are enough nodes; first round only
+  std::optional<CoreTime> told_first;  // when all nodes were told the first time
   CoreTime next_progress{};
   std::vector<NodeId> newcomers;  // not told yet how many nodes there are
 
@@ -45,10 +46,11 @@ struct Gathering {
     return give_up && !is_enough && now >= *give_up ? Next::kGiveUp : Next::kWait;
   }
 
-  // Every 10 s all nodes are told how many there are. Returns true at most once per interval.
+  // Whether all nodes are to be told how many there are: at once, and at the times of next_notice().
   bool is_progress_due(CoreTime now) {
     if (!give_up || now < next_progress) return false;
-    next_progress = now + kProgressInterval;
+    if (!told_first) told_first = now;
+    next_progress = *told_first + next_notice(now - *told_first);
     return true;
   }
 

@@ -16,16 +16,15 @@ constexpr Round kLastRoundMax{1'000'000'000};
 
 std::optional<std::string> check_hello(const RoundConfig& config, Round current,
                                        const NodeHello& hello) {
-  const std::string who = hello.host.empty() ? "this node" : hello.host;
   if (hello.run_id != config.run_id) {
-    return who + " belongs to job '" + hello.run_id +
-           "', but the leader at this endpoint leads job '" + config.run_id +
-           "'; give all nodes of a job the same --rdzv-id, and every job its own " + "endpoint";
+    return "belongs to job '" + hello.run_id + "', but the leader at this endpoint leads job '" +
+           config.run_id + "'; give all nodes of a job the same --rdzv-id, and every job its own " +
+           "endpoint";
   }
   // Another job may have the same id: many jobs use the default one.
   const auto other_job = [&](const std::string& what, const std::string& its,
                              const std::string& ours) {
-    return who + " runs " + what + " " + its + ", but the job '" + config.run_id +
+    return "runs " + what + " " + its + ", but the job '" + config.run_id +
            "' at this endpoint was started with " + what + " " + ours +
            "; if this is another job, give it a --rdzv-id and an endpoint of its own";
   };
@@ -37,8 +36,8 @@ std::optional<std::string> check_hello(const RoundConfig& config, Round current,
   }
   const auto other = [&](const std::string& option, const std::string& asked,
                          const std::string& job) {
-    return who + " asks for " + option + "=" + asked + ", the job was started with " + option +
-           "=" + job + "; give every node the same";
+    return "asks for " + option + "=" + asked + ", the job was started with " + option + "=" + job +
+           "; give every node the same";
   };
   if (hello.min_nodes != config.min_nodes || hello.max_nodes != config.max_nodes) {
     return other("--nnodes", nodes_in_words(hello.min_nodes, hello.max_nodes),
@@ -50,14 +49,14 @@ std::optional<std::string> check_hello(const RoundConfig& config, Round current,
   }
   if (config.has_exact_ranks &&
       (!hello.node_rank || *hello.node_rank < 0 || *hello.node_rank >= config.max_nodes)) {
-    return who + " asks for " +
+    return "asks for " +
            (hello.node_rank ? "--node-rank=" + std::to_string(*hello.node_rank)
                             : "no --node-rank") +
            "; the " + std::to_string(config.max_nodes) + " nodes of this job have the ranks 0 to " +
            std::to_string(config.max_nodes - 1);
   }
   if (hello.last_round && hello.last_round->round > std::max(current, kLastRoundMax)) {
-    return who + " says that it took part in round " + to_string(hello.last_round->round) +
+    return "says that it took part in round " + to_string(hello.last_round->round) +
            ", and no job has so many; start it again";
   }
   return {};

@@ -12,7 +12,8 @@
 namespace ddprun::rdzv {
 
 // What the node's user has to change before it can be part of this job, or that it claims a last
-// round with an impossible number; nullopt if it may join.
+// round with an impossible number, as a sentence without its subject, which is the node: "asks for
+// --nnodes=2, …"; nullopt if it may join.
 std::optional<std::string> check_hello(const RoundConfig& config, Round current,
                                        const NodeHello& hello);
 

@@ -27,19 +27,32 @@ JobOutcome stopped_by(const NodeLeaving& leaving, JobOutcome outcome) {
   return outcome;
 }
 
+std::string joined_sentences(const std::string& first, const std::string& second) {
+  return first + (first.empty() || second.empty() ? "" : "; ") + second;
+}
+
 JobOutcome too_few_nodes(const RoundConfig& config, int present, bool has_run,
-                         const std::optional<NodeGone>& lost) {
+                         const std::optional<NodeGone>& lost, const std::string& missing,
+                         const std::string& turned_away) {
   const std::string there = std::to_string(present) + " of " +
                             nodes_in_words(config.min_nodes, config.max_nodes) + " nodes ";
   const std::string limit = duration_text(config.join_timeout);
+  const std::string who = joined_sentences(missing, turned_away);
   if (!has_run) {
-    return cannot_run(
-        kExitRendezvousTimeout,
-        there + "came within " + limit +
-            "; start the others, or give them longer by --rdzv-conf=join_timeout=SECONDS");
+    // A node that was turned away knows better what to change.
+    const std::string advice =
+        !turned_away.empty() ? ""
+        : config.has_exact_ranks
+            ? "start every node with the same --master-addr and --master-port, or give them longer "
+              "by --rdzv-conf=timeout=SECONDS"
+            : "start every node with the same --rdzv-endpoint and --rdzv-id, or give them longer "
+              "by "
+              "--rdzv-conf=join_timeout=SECONDS";
+    return cannot_run(kExitRendezvousTimeout, joined_sentences(there + "came within " + limit,
+                                                               joined_sentences(who, advice)));
   }
-  JobOutcome outcome =
-      cannot_run(kExitBelowMinimum, there + "are left, and no other came within " + limit);
+  const std::string left = there + "are left, and no other came within " + limit;
+  JobOutcome outcome = cannot_run(kExitBelowMinimum, joined_sentences(left, turned_away));
   outcome.lost_node = lost;
   if (lost) outcome.sentence += "; " + describe(*lost);
   return outcome;

@@ -18,8 +18,13 @@ JobOutcome store_not_opened(std::chrono::milliseconds limit);
 // A stop, or the leave of the leader's own node; keeps the failures in `outcome`.
 JobOutcome stopped_by(const NodeLeaving& leaving, JobOutcome outcome);
 
-// `has_run`: nodes were lost; else too few nodes ever came. `lost`: the first of them.
+// `has_run`: nodes were lost; else too few nodes ever came. `lost`: the first of them. `missing` and `turned_away`
+// say which nodes did not come, and which ones were refused; empty: nothing is known.
 JobOutcome too_few_nodes(const RoundConfig& config, int present, bool has_run,
-                         const std::optional<NodeGone>& lost);
+                         const std::optional<NodeGone>& lost, const std::string& missing,
+                         const std::string& turned_away);
+
+// Both with "; " between them; either may be empty.
+std::string joined_sentences(const std::string& first, const std::string& second);
 
 }  // namespace ddprun::rdzv

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "rendezvous/common/exit_codes.h"
+#include "rendezvous/round/hang_core.h"
 #include "rendezvous/round/hello_check.h"
 #include "rendezvous/round/job_outcomes.h"
 
@@ -62,6 +63,7 @@ RoundCore::RoundCore(RoundConfig config, const Resumption& resumption)
 
 std::vector<ToNode> RoundCore::step(CoreTime now, NodeId from, const ToLeader& message) {
   now_ = now;
+  news_.clear();
   if (is_stale(from, message)) return {};
   std::visit([&](const auto& event) { on(from, event); }, message);
   go_on();
@@ -70,6 +72,11 @@ std::vector<ToNode> RoundCore::step(CoreTime now, NodeId from, const ToLeader& m
 
 std::vector<ToNode> RoundCore::step(CoreTime now, NodeId node, const LinkEvent& event) {
   now_ = now;
+  news_.clear();
+  if (const auto* away = std::get_if<NodeTurnedAway>(&event)) {
+    turned_away(*away);
+    return {};
+  }
   if (!members_.has(node)) {
     if (std::holds_alternative<NodeResumed>(event) || claims_.erase(node) == 0) return {};
     if (std::holds_alternative<NodeSilent>(event)) out_.push_back({node, DeclaredLost{}});
@@ -82,6 +89,7 @@ std::vector<ToNode> RoundCore::step(CoreTime now, NodeId node, const LinkEvent& 
 
 std::vector<ToNode> RoundCore::tick(CoreTime now) {
   now_ = now;
+  news_.clear();
   for (auto broken = members_.longest_broken();
        broken && broken->since + config_.reconnect_grace <= now;
        broken = members_.longest_broken()) {
@@ -110,21 +118,22 @@ bool RoundCore::is_stale(NodeId from, const ToLeader& message) const {
 // ---- arrivals
 
 void RoundCore::on(NodeId from, const NodeHello& hello) {
-  if (auto refusal = check_hello(config_, round_, hello)) {
-    out_.push_back({from, Refused{std::move(*refusal)}});
-    return;
+  if (const auto refusal = check_hello(config_, round_, hello)) {
+    const std::string node = hello.host.empty() ? "this node" : hello.host;
+    return refuse(from, hello, node + " " + *refusal, "it " + *refusal);
   }
   if (config_.program.empty()) config_.program = hello.program;
   if (config_.user.empty()) config_.user = hello.user;
   if (auto* ended = std::get_if<Ended>(&state_)) {
-    if (!may_wait(from)) return;
+    if (!may_wait(from, hello)) return;
     members_.add(from, what_is_its_own(hello));
     ended->untold.insert(from);
     ended->until = now_ + config_.answer_timeout;
     out_.push_back({from, JobEnd{ended->outcome}});
     return;
   }
-  if (!may_have_its_rank(from, hello) || !may_wait(from)) return;
+  if (!may_have_its_rank(from, hello) || !may_wait(from, hello)) return;
+  turned_away_.forget(hello.host, hello.address);
   members_.add(from, what_is_its_own(hello));
   if (hello.last_round) learn_from(*hello.last_round);
   if (auto* gathering = std::get_if<Gathering>(&state_)) {
@@ -152,10 +161,20 @@ void RoundCore::learn_from(const LastRound& last) {
   if (gathering != nullptr) gathering->shorten_last_call(now_);
 }
 
-bool RoundCore::may_wait(NodeId from) {
-  auto refusal = check_spares(config_, members_);
-  if (refusal) out_.push_back({from, Refused{std::move(*refusal)}});
+bool RoundCore::may_wait(NodeId from, const NodeHello& hello) {
+  const auto refusal = check_spares(config_, members_);
+  if (refusal) refuse(from, hello, *refusal, *refusal);
   return !refusal;
+}
+
+void RoundCore::refuse(NodeId from, const NodeHello& hello, std::string sentence, std::string why) {
+  out_.push_back({from, Refused{std::move(sentence)}});
+  if (from != config_.own_node) turned_away({hello.host, hello.address, std::move(why)});
+}
+
+void RoundCore::turned_away(NodeTurnedAway node) {
+  news_.emplace_back(node);
+  turned_away_.add(std::move(node));
 }
 
 // Removes the node whose rank it takes, if any.
@@ -163,7 +182,7 @@ bool RoundCore::may_have_its_rank(NodeId from, const NodeHello& hello) {
   RankCheck check = check_rank(config_, members_, hello);
   if (check.replaces) remove(*check.replaces, NodeGone::How::kReplaced);
   if (check.taken_by && check.taken_by == config_.own_node) {  // which is alive
-    out_.push_back({from, Refused{std::move(check.refusal)}});
+    refuse(from, hello, check.refusal, check.refusal);
     return false;
   }
   if (check.warning) out_.push_back({from, Warning{std::move(*check.warning)}});
@@ -183,18 +202,30 @@ void RoundCore::settle_claims() {
     }
     const auto settled = claims_.extract(at++);
     if (is_taken) {
-      out_.push_back({settled.key(), Refused{std::move(check.refusal)}});
+      refuse(settled.key(), settled.mapped().hello, check.refusal, check.refusal);
     } else {
       on(settled.key(), settled.mapped().hello);
     }
   }
 }
 
-void RoundCore::tell_progress(NodeId to) {
+void RoundCore::tell_progress(NodeId to, const std::string& remark) {
   const auto& gathering = std::get<Gathering>(state_);
   const auto until = gathering.until();
   const auto left = std::chrono::ceil<std::chrono::seconds>(until.value_or(now_) - now_);
-  out_.push_back({to, WaitForNodes{members_.ready(), config_.min_nodes, config_.max_nodes, left}});
+  out_.push_back(
+      {to, WaitForNodes{members_.ready(), config_.min_nodes, config_.max_nodes, left, remark}});
+}
+
+// "node rank 1 is missing"; empty if nodes need not have ranks of their own.
+std::string RoundCore::missing_ranks() const {
+  if (!config_.has_exact_ranks) return {};
+  std::vector<int> missing;
+  for (int rank = 0; rank < config_.max_nodes; ++rank) {
+    if (!members_.connected_claimant(rank)) missing.push_back(rank);
+  }
+  if (missing.empty()) return {};
+  return "node " + ranks_in_words(missing) + (missing.size() == 1 ? " is" : " are") + " missing";
 }
 
 // ---- what a round brings
@@ -396,6 +427,9 @@ void RoundCore::on(NodeId node, const NodeDisconnected&) { members_.disconnected
 
 void RoundCore::on(NodeId node, const NodeResumed&) { members_.resumed(node); }
 
+// A node of no NodeId: step() has dealt with it.
+void RoundCore::on(NodeId /*node*/, const NodeTurnedAway&) {}
+
 void RoundCore::on(NodeId node, const NodeSilent&) {
   remove(node, NodeGone::How::kSilent);
   out_.push_back({node, DeclaredLost{}});
@@ -406,11 +440,13 @@ void RoundCore::remove(NodeId node, NodeGone::How how) {
   const bool was_in_group = members_.is_in_group(node);
   const bool is_loss = how != NodeGone::How::kLeft;
   const int first_worker = was_in_group ? members_.first_worker_of(node) : 0;
+  const NodeGone gone{
+      how, was_in_group ? members_.rank_of(node) : members_.hello_of(node).node_rank.value_or(-1),
+      members_.hello_of(node).host};
+  if (!has_ended()) news_.emplace_back(gone);
   if (was_in_group) {
     next_.nodes_gone += 1;
-    if (!next_.after_loss) {
-      next_.after_loss = NodeGone{how, members_.rank_of(node), members_.hello_of(node).host};
-    }
+    if (!next_.after_loss) next_.after_loss = gone;
   }
   members_.remove(node);
   if (auto* ended = std::get_if<Ended>(&state_)) ended->untold.erase(node);
@@ -418,7 +454,7 @@ void RoundCore::remove(NodeId node, NodeGone::How how) {
     StoppingRound next_state;
     next_state.has_lost_node = is_loss;
     if (is_loss) tell_of_break(first_worker, node);
-    stop_round(std::move(next_state));
+    stop_round(std::move(next_state), gone);
   }
   if (auto* stopping = std::get_if<StoppingRound>(&state_); stopping != nullptr && was_in_group) {
     stopping->node_gone(node, is_loss);
@@ -479,12 +515,17 @@ void RoundCore::go_on(Gathering& gathering) {
     case Gathering::Next::kOpen:
       return open_round();
     case Gathering::Next::kGiveUp:
-      return end(too_few_nodes(config_, members_.ready(), has_run_, next_.after_loss));
+      return end(too_few_nodes(config_, members_.ready(), has_run_, next_.after_loss,
+                               missing_ranks(), turned_away_.in_words()));
     case Gathering::Next::kWait:
       break;
   }
-  if (gathering.is_progress_due(now_)) gathering.newcomers = members_.all();
-  for (const NodeId id : std::exchange(gathering.newcomers, {})) tell_progress(id);
+  std::string remark = turned_away_.in_words();
+  if (gathering.is_progress_due(now_)) {
+    gathering.newcomers = members_.all();
+    remark = joined_sentences(missing_ranks(), remark);
+  }
+  for (const NodeId id : std::exchange(gathering.newcomers, {})) tell_progress(id, remark);
 }
 
 void RoundCore::go_on(Pausing& pausing) {
@@ -560,6 +601,7 @@ void RoundCore::announce_round(std::uint16_t port) {
   RoundStart start = std::exchange(next_, {});
   if (!std::exchange(has_run_, true)) start = {};  // no node has seen a change
   knows_by_nodes_ = false;
+  turned_away_.clear();
   // All nodes are new to this leader, so the number means nothing.
   if (std::exchange(nodes_expected_, 0) > 0) start.nodes_joined = 0;
   start.round = round_;
@@ -578,7 +620,7 @@ void RoundCore::tell_of_break(int rank, std::optional<NodeId> knows) {
   }
 }
 
-void RoundCore::stop_round(StoppingRound stopping) {
+void RoundCore::stop_round(StoppingRound stopping, const std::optional<NodeGone>& gone) {
   stopping.uptime = now_ - std::get<Running>(state_).since;
   const bool is_failure = stopping.cause || stopping.has_lost_node;
   const auto why = is_failure ? RoundStop::Why::kFailure : RoundStop::Why::kPlanned;
@@ -587,7 +629,7 @@ void RoundCore::stop_round(StoppingRound stopping) {
     // Our own node may be preempted and then leaves its workers their time.
     const auto limit = members_.hello_of(id).shutdown_timeout + config_.stop_margin;
     stopping.awaited.insert(id, id == config_.own_node ? CoreTime::max() : now_ + limit);
-    out_.push_back({id, RoundStop{round_, why}});
+    out_.push_back({id, RoundStop{round_, why, gone}});
   }
   state_ = std::move(stopping);
 }

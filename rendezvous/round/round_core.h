@@ -39,6 +39,7 @@
 //   Goodbye          ignore            ignore          ignore              ignore              ignore              was told
 //   Disconnected     grace             grace           grace               grace               grace               grace
 //   Resumed          no grace          no grace        no grace            no grace            no grace            no grace
+//   TurnedAway       note              note            note                note                note                note
 //   Silent, or the   remove            remove          remove; host: (3)   remove; stop (4,7)  remove; count       was told
 //     grace is over
 //   tick             last call: open;  over: open, or  host too late: (6)  too late: stop (9)  too late: remove,   too late: told
@@ -101,6 +102,7 @@
 #include "rendezvous/round/round_config.h"
 #include "rendezvous/round/round_end.h"
 #include "rendezvous/round/round_messages.h"
+#include "rendezvous/round/turned_away.h"
 
 namespace ddprun::rdzv {
 
@@ -119,7 +121,11 @@ struct Resumption {
 struct NodeDisconnected {};
 struct NodeResumed {};
 struct NodeSilent {};
-using LinkEvent = std::variant<NodeDisconnected, NodeResumed, NodeSilent>;
+// NodeTurnedAway: a node that the shell has refused, so no NodeId belongs to it.
+using LinkEvent = std::variant<NodeDisconnected, NodeResumed, NodeSilent, NodeTurnedAway>;
+
+// What the leader's log names at once.
+using LeaderNews = std::variant<NodeTurnedAway, NodeGone>;
 
 struct ToNode {
   NodeId to{};
@@ -145,7 +151,8 @@ class RoundCore {
   std::vector<ToNode> step(CoreTime now, NodeId node, const LinkEvent& event);
   std::vector<ToNode> tick(CoreTime now);
   std::vector<ToNode> step(const RoundInput& input);
-  std::optional<CoreTime> deadline() const;  // when to call tick()
+  std::optional<CoreTime> deadline() const;                      // when to call tick()
+  const std::vector<LeaderNews>& news() const { return news_; }  // from the last step
 
   // Whether a new connection for this node and session may resume the old one.
   bool can_resume(NodeId node, std::uint64_t session) const;
@@ -216,10 +223,13 @@ class RoundCore {
   void on(NodeId node, const NodeDisconnected& event);
   void on(NodeId node, const NodeResumed& event);
   void on(NodeId node, const NodeSilent& event);
+  void on(NodeId node, const NodeTurnedAway& event);
 
+  void refuse(NodeId from, const NodeHello& hello, std::string sentence, std::string why);
   bool may_have_its_rank(NodeId from, const NodeHello& hello);
   void settle_claims();
-  bool may_wait(NodeId from);
+  bool may_wait(NodeId from, const NodeHello& hello);
+  void turned_away(NodeTurnedAway node);
   void remove(NodeId node, NodeGone::How how);
   void give_up_on(NodeId node);
   std::size_t consequences_max() const;
@@ -236,7 +246,8 @@ class RoundCore {
   void go_on(StoppingRound& stopping);
   void go_on(Ended& ended);
 
-  void tell_progress(NodeId to);
+  void tell_progress(NodeId to, const std::string& remark);
+  std::string missing_ranks() const;
   void open_round();
   void open_round_or_gather();
   void announce_round(std::uint16_t port);
@@ -246,15 +257,17 @@ class RoundCore {
   void stop_replacing(Replacements::UnderWay under_way, const std::optional<WorkerFailure>& last);
   void workers_ended_on(NodeId node);
   void spoil(Replacements& replacements);
-  void stop_round(StoppingRound stopping);
+  void stop_round(StoppingRound stopping, const std::optional<NodeGone>& gone = {});
   void settle(StoppingRound stopping);
   void end(JobOutcome outcome);
 
   Out out_;  // of the current step
+  std::vector<LeaderNews> news_;
   RoundConfig config_;
   State state_;
   Membership members_;
   std::map<NodeId, Claim> claims_;
+  TurnedAwayNodes turned_away_;  // since the last round
   RestartPolicy policy_;
   Round round_{};
   Round round_min_{};     // of the next round: the lowest number that every node accepts

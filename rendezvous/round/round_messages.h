@@ -54,13 +54,14 @@ struct NodeGone {
     kUnresponsive,  // its agent sends heartbeats but does not do what it is told
   };
   How how = How::kDisconnected;
-  int node_rank = 0;
+  int node_rank = 0;  // -1: it waited and had none
   std::string host;
 
   bool operator==(const NodeGone&) const = default;
 };
 
-// "node 3 (b12) was silent for too long"
+std::string name_of(const NodeGone& gone);  // "node 3 (b12)"
+// "node 3 (b12) was lost: nothing was heard of it for too long"
 std::string describe(const NodeGone& gone);
 
 // How a job ended; the same on every node.
@@ -206,13 +207,16 @@ using ToLeader =
 struct Refused : WithSentence {};  // the answer to NodeHello: what to change
 // The node has joined, but an option cannot be honoured.
 struct Warning : WithSentence {};
-struct WaitForNodes {  // sent at the arrival of a node, and to all every 10 s
+struct WaitForNodes {  // sent at the arrival of a node, and to all at next_notice()
   int present = 0;
   int min_nodes = 1;
   int max_nodes = 1;
   std::chrono::seconds left{};  // until the job is given up, or of the last call
+  std::string remark = {};  // which nodes are missing or were turned away; empty: nothing is known
   bool operator==(const WaitForNodes&) const = default;
 };
+// "waiting for nodes: 1 of 2 are here, 900 s left; node rank 1 is missing"
+std::string describe(const WaitForNodes& wait);
 struct WaitAsSpare {
   enum class Why { kNoRoom, kJobIsFinishing };
   Why why = Why::kNoRoom;
@@ -248,6 +252,7 @@ struct RoundStop {
   };
   Round round{};
   Why why = Why::kPlanned;
+  std::optional<NodeGone> gone = {};  // the node whose loss or leave stops the round
   bool operator==(const RoundStop&) const = default;
 };
 struct DeclaredLost {  // the last message to a removed node, which may join again

@@ -154,6 +154,7 @@ static void fields(auto& archive, Is<WaitForNodes> auto& message) {
   archive.within(0, kMaxCount, message.present);
   archive.within(1, kMaxInt, message.min_nodes, message.max_nodes);
   archive(message.left);
+  archive.text(message.remark);
 }
 
 static void fields(auto& archive, Is<WaitAsSpare> auto& message) {
@@ -163,6 +164,7 @@ static void fields(auto& archive, Is<WaitAsSpare> auto& message) {
 static void fields(auto& archive, Is<RoundStop> auto& message) {
   archive(message.round);
   archive.choice(message.why, RoundStop::Why::kFailure);
+  archive(message.gone);
 }
 
 static void fields(auto& archive, Is<GroupBroken> auto& message) {

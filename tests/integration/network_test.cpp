@@ -93,6 +93,7 @@ TEST_F(NetworkTest, AStrangersHostIsRefusedWhereThereIsAToken) {
   cluster.start(0, {"--token-file=" + token});
   Job stranger(cluster.command(1), cluster.on(2));
   EXPECT_EQ(stranger.wait(), exited(2)) << stranger.err() << cluster.told();
+  EXPECT_THAT(cluster[0].err(), HasSubstr("turned away node2 (10.77.0.3): it has no token"));
   cluster.start(1, {"--token-file=" + token});
   ASSERT_EQ(cluster.next_round(2), 0) << cluster.told();
   EXPECT_THAT(cluster.told(), Not(HasSubstr("any host")));
@@ -195,6 +196,60 @@ TEST_P(LostMaster, IsFollowedByAnotherNodes) {
   EXPECT_EQ(cluster.environment(1, 3)["MASTER_ADDR"], Network::address(2));
   cluster.forget(1);
   expect_good_end();
+}
+
+// ---- the leader
+
+Command static_node(const std::vector<std::string>& options, const std::string& master) {
+  std::vector<std::string> all{"--nnodes=3", "--master-addr=" + master, "--master-port=29500"};
+  all.insert(all.end(), options.begin(), options.end());
+  return ddprun(all, {"/bin/true"});
+}
+
+TEST_F(NetworkTest, ANodeWithoutARankDoesNotLeadAtAnotherNodesAddress) {
+  network_.emplace(2);
+  for (const std::string& master : {Network::address(0), Network::host(0)}) {
+    Job job(static_node({}, master), network_->on(1));
+    EXPECT_EQ(job.wait(), exited(2)) << job.err();
+    EXPECT_THAT(job.err(), AllOf(HasSubstr("no --node-rank was given, and " + master + ":29500"),
+                                 HasSubstr("is no address of this machine")));
+  }
+  Job leader(static_node({"--node-rank=0"}, Network::address(0)), network_->on(1));
+  EXPECT_TRUE(leader.reaches([&] {
+    return leader.err().find("1 of 3 are here") != std::string::npos;
+  })) << leader.err();
+  EXPECT_THAT(leader.err(), HasSubstr("which is no address of this machine"));
+}
+
+TEST_F(NetworkTest, TheFirstLineOfALeaderSaysWhereItListensAndWhichRanksAreMissing) {
+  network_.emplace(1);
+  Job leader(static_node({}, Network::host(0)), network_->on(0));
+  EXPECT_TRUE(leader.reaches([&] {
+    return leader.err().find(
+               "this node leads at node0:29500; waiting for nodes: 1 of 3 are here, "
+               "900 s left; node ranks 1 and 2 are missing\n") != std::string::npos;
+  })) << leader.err();
+}
+
+TEST_F(NetworkTest, ANameWithoutAnAddressIsNamedByTheNodeThatLeadsThere) {
+  network_.emplace(2, /*with_names=*/false);
+  Job own(static_node({}, "node0.cluster"), network_->on(0));
+  EXPECT_TRUE(own.reaches([&] { return own.err().find("1 of 3 are here") != std::string::npos; }))
+      << own.err();
+  EXPECT_THAT(
+      own.err(),
+      AllOf(HasSubstr("node0.cluster:29500, where other nodes and workers may not find it: "),
+            HasSubstr("it is this node's own name: add it to /etc/hosts")));
+  Job other(static_node({"--node-rank=0"}, "node0"), network_->on(1));
+  EXPECT_TRUE(other.reaches([&] {
+    return other.err().find("1 of 3 are here") != std::string::npos;
+  })) << other.err();
+  EXPECT_THAT(other.err(), AllOf(HasSubstr("other nodes and workers may not find it: "),
+                                 Not(HasSubstr("this node's own name"))));
+  // It may become known as another node's.
+  Job by_default(static_node({"--rdzv-conf=timeout=2"}, "node0"), network_->on(1));
+  EXPECT_EQ(by_default.wait(), exited(kRendezvousTimeout)) << by_default.err();
+  EXPECT_THAT(by_default.err(), HasSubstr("the endpoint node0:29500"));
 }
 
 // ---- cables
@@ -314,6 +369,26 @@ TEST_F(NetworkTest, AKilledAgentIsReplacedAtOnceByTheNodeThatIsStartedAgain) {
   EXPECT_THAT(cluster[1].left_over(), IsEmpty());
   cluster.start(1);
   ASSERT_GE(cluster.next_round(4), 1) << cluster.told();
+  expect_good_end();
+}
+
+TEST_F(NetworkTest, ALostNodeIsNamedOnEveryNodeBeforeItIsBack) {
+  Cluster& cluster = cluster_of(3, {.meeting = Meeting::kStatic, .nnodes = "3"});
+  cluster.start_all(3);
+  ASSERT_EQ(cluster.next_round(3), 0) << cluster.told();
+  cluster[2].signal(SIGKILL);
+  const std::string lost = "node 2 (node2) was lost: its connection broke and did not come back";
+  for (const int node : {0, 1}) {
+    EXPECT_TRUE(cluster[node].reaches([&] {
+      return cluster[node].err().find(lost) != std::string::npos;
+    })) << cluster.told();
+  }
+  EXPECT_TRUE(cluster[0].reaches([&] {
+    return cluster[0].err().find("node rank 2 is missing") != std::string::npos;
+  })) << cluster.told();
+  cluster.start(2);
+  ASSERT_GE(cluster.next_round(3), 1) << cluster.told();
+  for (const int node : {0, 1}) EXPECT_EQ(count_of(lost, cluster[node].err()), 1U);
   expect_good_end();
 }
 

@@ -23,6 +23,7 @@ namespace {
 
 using ::testing::_;
 using ::testing::AllOf;
+using ::testing::ContainsRegex;
 using ::testing::Each;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -50,6 +51,8 @@ class RefusedNode : public ::testing::TestWithParam<Meeting> {
     EXPECT_TRUE(first.reaches([&] { return has_said(first, "1 of 2 are here"); })) << first.err();
     Job refused(stranger);
     EXPECT_EQ(refused.wait(), exited(kRefused)) << refused.err() << cluster.told();
+    EXPECT_TRUE(cluster.leader().reaches([&] { return has_said(cluster.leader(), "turned away"); }))
+        << cluster.told();
     EXPECT_THAT(refused.left_over(), IsEmpty());
     cluster.start(1);
     EXPECT_EQ(cluster.next_round(2), 0) << cluster.told();
@@ -105,6 +108,29 @@ TEST_P(RefusedNode, IsAnotherUsers) {
   EXPECT_THAT(refused_of(cluster, by_another(cluster.command(1))), HasSubstr("as user 65534"));
 }
 
+// The job that waits for it says so: at once, in its waiting lines, and in the end.
+TEST(RefusedStaticNode, IsNamedWhereItIsAwaited) {
+  Cluster cluster({.meeting = Meeting::kStatic, .conf = "timeout=12"});
+  Job& first = cluster.start(0);
+  ASSERT_TRUE(first.reaches([&] { return has_said(first, "1 of 2 are here"); })) << first.err();
+  Job refused(cluster.command(1, {"--max-restarts=5"}));
+  EXPECT_EQ(refused.wait(), exited(kRefused)) << refused.err();
+  EXPECT_EQ(first.wait(), exited(kRendezvousTimeout)) << first.err();
+  const std::string why =
+      ": it asks for --max-restarts=5, the job was started with --max-restarts=0; give every node "
+      "the same";
+  EXPECT_THAT(first.err(), ContainsRegex("leader: turned away .+ \\(127.0.0.1\\)" + why));
+  EXPECT_THAT(first.err(),
+              ContainsRegex("1 of 2 are here, 2 s left; node rank 1 is missing; .+ was "
+                            "turned away" +
+                            why));
+  EXPECT_THAT(first.err(),
+              ContainsRegex("CANNOT RUN: 1 of 2 nodes came within 12 s; node rank 1 is "
+                            "missing; .+ was turned away" +
+                            why + "\n"));
+  EXPECT_EQ(count_of("nodes on other hosts", first.err()), 1U) << first.err();
+}
+
 TEST(RefusedStaticNode, HasARankThatIsTakenOrOutOfRange) {
   Cluster cluster({.meeting = Meeting::kStatic, .nnodes = "3"});
   cluster.start(0);
@@ -112,8 +138,8 @@ TEST(RefusedStaticNode, HasARankThatIsTakenOrOutOfRange) {
   // Rank 1 is taken once its node has come; before that the stranger would be it.
   ASSERT_TRUE(cluster[1].reaches([&] { return has_said(cluster[1], "2 of 3 are here"); }))
       << cluster.told();
-  EXPECT_THAT(cluster[1].err(), HasSubstr("(nodes on other hosts cannot reach 127.0.0.1: give "
-                                          "--master-addr or --rdzv-endpoint this host's name)"));
+  EXPECT_THAT(cluster[0].err(), HasSubstr("; nodes on other hosts cannot reach 127.0.0.1: give "
+                                          "--master-addr or --rdzv-endpoint this host's name"));
   const std::string port = std::to_string(cluster.port());
   for (const auto& [rank, says] :
        {std::pair{"0", port.c_str()}, {"1", "taken"}, {"3", "node-rank"}, {"-1", "node-rank"}}) {
@@ -221,7 +247,7 @@ TEST_F(StrangersNode, IsRefusedWhereThereIsAToken) {
   cluster.start(0, {"--token-file=" + token});
   Job stranger(by_another(cluster.command(1)));
   EXPECT_EQ(stranger.wait(), exited(kRefused)) << stranger.err();
-  EXPECT_THAT(stranger.err(), HasSubstr("it asks for a token"));
+  EXPECT_THAT(stranger.err(), HasSubstr("this job asks for a token"));
   Job reader(by_another(cluster.command(1, {"--token-file=" + token})));
   EXPECT_EQ(reader.wait(), exited(kRefused)) << reader.err();
   EXPECT_THAT(reader.err(), HasSubstr("ermission denied"));

@@ -154,6 +154,10 @@ TEST_F(PlanningNodes, SeveralNodesNeedAnEndpointThatAllCanKnow) {
                         "--rdzv-endpoint=HOST:PORT, the same on every node"));
   EXPECT_THAT(refusal({"--nnodes=1:4", "--rdzv-backend=c10d", "--rdzv-conf=is_host=1"}),
               HasSubstr("give --rdzv-endpoint=HOST:PORT"));
+  EXPECT_THAT(refusal({"--nnodes=2", "--rdzv-backend=c10d", "--master-addr=node0"}),
+              HasSubstr("--master-addr=node0: with --rdzv-backend=c10d nodes meet at "
+                        "--rdzv-endpoint, and --master-addr is not used; give "
+                        "--rdzv-endpoint=node0:29400, the same on every node"));
   EXPECT_THAT(refusal({"--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=node0:0"}),
               HasSubstr("--rdzv-endpoint=node0:0: port 0 is any free one"));
   EXPECT_THAT(refusal({"--nnodes=2", "--rdzv-endpoint=node0:0"}),
@@ -232,6 +236,14 @@ TEST_F(PlanningNodes, NoTokenIsADecisionAndExcludesAToken) {
   const std::string file = tree_.write("token", "s3cret\n", 0600);
   EXPECT_THAT(refusal(with(c10d_, {"--no-token"}), {{"DDPRUN_TOKEN_FILE", file}}),
               HasSubstr("--no-token: DDPRUN_TOKEN_FILE names a token; leave one of the two out"));
+}
+
+TEST_F(PlanningNodes, NodeZeroByDefaultIsToldFromARankThatWasGiven) {
+  EXPECT_TRUE(nodes(static_).leader.leads_by_default);
+  EXPECT_FALSE(nodes(static_, {"--node-rank=0"}).leader.leads_by_default);
+  EXPECT_FALSE(nodes(static_, {"--node-rank=1"}).leader.leads_by_default);
+  EXPECT_FALSE(job(static_, {{"PET_NODE_RANK", "0"}}).nodes.leader.leads_by_default);
+  EXPECT_FALSE(nodes(c10d_).leader.leads_by_default);
 }
 
 TEST_F(PlanningNodes, ATokenFileThatIsNoGoodIsWrongUsage) {

@@ -27,6 +27,8 @@ namespace {
 
 using namespace std::chrono_literals;
 using ::testing::Contains;
+using ::testing::ContainsRegex;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using testing::Relay;
@@ -446,9 +448,30 @@ TEST_F(Rounds, OnlyWhoKnowsTheTokenTakesPart) {
   ASSERT_TRUE(run_until([&] {
     return knows.last<WaitForNodes>() && guesses.last<Refused>() && ignores.last<Refused>();
   }));
-  EXPECT_THAT(guesses.last<Refused>()->sentence, HasSubstr("token_file"));
-  EXPECT_THAT(ignores.last<Refused>()->sentence, HasSubstr("token_file"));
-  EXPECT_THAT(warnings_, Contains(HasSubstr("does not know the token")));
+  EXPECT_THAT(guesses.last<Refused>()->sentence, HasSubstr("--token-file=FILE"));
+  EXPECT_THAT(ignores.last<Refused>()->sentence, HasSubstr("--token-file=FILE"));
+  // The second of two lines within a second is only counted.
+  EXPECT_THAT(
+      warnings_,
+      Contains(ContainsRegex(
+          "turned away host \\(127.0.0.1\\): it(s token is a different one| has no token)")));
+}
+
+TEST_F(Rounds, ANodeWithoutTheTokenIsNamedByTheLeaderAndToTheNodesThatWait) {
+  RoundServerOptions options;
+  options.proof.token = "secret";
+  lead(2, options);
+  Node& node = add(towards(port_), hello(2));
+  ASSERT_TRUE(run_until([&] { return node.last<Refused>() != nullptr; }));
+  RoundClientOptions mine = towards(port_);
+  mine.proof.token = "secret";
+  NodeHello other = hello(2);
+  other.host = "other";
+  Node& knows = add(mine, other);
+  ASSERT_TRUE(run_until([&] { return knows.last<WaitForNodes>() && !warnings_.empty(); }));
+  EXPECT_THAT(warnings_, ElementsAre("turned away host (127.0.0.1): it has no token"));
+  EXPECT_EQ(knows.last<WaitForNodes>()->remark,
+            "host (127.0.0.1) was turned away: it has no token");
 }
 
 TEST_F(Rounds, ANodeWithATokenTakesNoLeaderWithout) {
@@ -458,6 +481,9 @@ TEST_F(Rounds, ANodeWithATokenTakesNoLeaderWithout) {
   Node& node = add(mine, hello(2));
   ASSERT_TRUE(run_until([&] { return node.last<Refused>() != nullptr; }));
   EXPECT_THAT(node.last<Refused>()->sentence, HasSubstr("it has no token"));
+  EXPECT_THAT(
+      warnings_,
+      Contains(HasSubstr("turned away 127.0.0.1: it was given a token, and this leader was not")));
 }
 
 // A cluster's munged, as far as nodes and leaders can see it: only this user reads what it made.
@@ -531,6 +557,7 @@ TEST_F(RoundsByMunge, ANodeThatHasNoneIsRefusedByName) {
 TEST_F(RoundsByMunge, ALeaderThatProvesNothingIsRefused) {
   lead(2);
   EXPECT_THAT(refusal_of(add_as("ann")), HasSubstr("it does not prove by munge whose it is"));
+  EXPECT_THAT(warnings_, Contains(HasSubstr("turned away 127.0.0.1: it proves by munge")));
 }
 
 TEST_F(RoundsByMunge, ANodeWithATokenTakesNoLeaderWithMunge) {
@@ -544,7 +571,7 @@ TEST_F(RoundsByMunge, ANodeWithMungeIsToldThatTheLeaderAsksForAToken) {
   RoundServerOptions options;
   options.proof.token = "secret";
   lead(2, options);
-  EXPECT_THAT(refusal_of(add_as("ann")), HasSubstr("it asks for a token"));
+  EXPECT_THAT(refusal_of(add_as("ann")), HasSubstr("this job asks for a token"));
 }
 
 TEST_F(RoundsByMunge, ABrokenMungedOfTheLeaderIsToldToTheNode) {

@@ -311,6 +311,109 @@ TEST(RoundCore, TellsANewcomerHowFarTheGatheringIsAndEverybodyNowAndThen) {
   EXPECT_THAT(receivers_of<WaitForNodes>(job.wait(10s)), SizeIs(2));
 }
 
+TEST(RoundCore, TellsAllHowFarTheGatheringIsAfterTenThirtyAndSixtySecondsAndThenEveryMinute) {
+  Leader job(config_of(2, 2));
+  job.join(0);
+  const CoreTime begin = job.now;
+  std::vector<std::chrono::seconds> told;
+  while (job.now < begin + 200s) {
+    if (!receivers_of<WaitForNodes>(job.wait(1s)).empty()) {
+      told.push_back(std::chrono::duration_cast<std::chrono::seconds>(job.now - begin));
+    }
+  }
+  EXPECT_THAT(told, ElementsAre(10s, 30s, 60s, 120s, 180s));
+}
+
+// ---- which nodes are missing, turned away or lost
+
+std::string remark_in(const std::vector<ToNode>& out) {
+  const auto* wait = only<WaitForNodes>(out);
+  EXPECT_NE(wait, nullptr);
+  return wait == nullptr ? "" : wait->remark;
+}
+
+TEST(RoundCore, SaysWhichRanksAreMissingWhereRanksAreGiven) {
+  RoundConfig config = config_of(4, 4);
+  config.has_exact_ranks = true;
+  Leader job(config);
+  EXPECT_EQ(remark_in(job.join(0, 0)), "node ranks 1, 2 and 3 are missing");
+  job.join(1, 1);
+  job.join(3, 3);
+  const auto out = job.wait(10s);
+  ASSERT_THAT(receivers_of<WaitForNodes>(out), SizeIs(3));
+  EXPECT_EQ(std::get<WaitForNodes>(out.front().message).remark, "node rank 2 is missing");
+  EXPECT_EQ(remark_in(Leader(config_of(4, 4)).join(0, 0)), "") << "any rank will do";
+}
+
+TEST(RoundCore, NamesANodeThatItTurnsAwayUntilItMayTakePart) {
+  Leader job(config_of(3, 3, /*max_restarts=*/2));
+  job.join(0);
+  NodeHello other = job.hello(1);
+  other.max_restarts = 3;
+  job.said(1, other);
+  const std::string why =
+      "it asks for --max-restarts=3, the job was started with --max-restarts=2; give every node "
+      "the "
+      "same";
+  EXPECT_THAT(job.core.news(), ElementsAre(LeaderNews(NodeTurnedAway{"node1", "10.0.0.1", why})));
+  EXPECT_EQ(remark_in(job.wait(10s)), "node1 (10.0.0.1) was turned away: " + why);
+  EXPECT_THAT(job.core.news(), IsEmpty()) << "it was said once";
+  job.said(2, other);
+  NodeHello corrected = other;
+  corrected.max_restarts = 2;
+  EXPECT_EQ(remark_in(job.said(3, corrected)), "");
+}
+
+TEST(RoundCore, TheOutcomeOfAJobThatHadTooFewNodesNamesThoseThatWereTurnedAway) {
+  RoundConfig config = config_of(2, 2);
+  config.has_exact_ranks = true;
+  Leader job(config);
+  job.join(0, 0);
+  EXPECT_THAT(job.link(0, NodeTurnedAway{"", "10.0.0.9", "it has no token"}), IsEmpty());
+  EXPECT_THAT(job.core.news(), SizeIs(1));
+  EXPECT_EQ(outcome_in(job.wait(600s)).sentence,
+            "1 of 2 nodes came within 600 s; node rank 1 is missing; 10.0.0.9 was turned away: it "
+            "has no token");
+}
+
+TEST(RoundCore, TheAdviceForTooFewNodesNamesTheOptionsOfItsBackend) {
+  for (const bool is_static : {true, false}) {
+    RoundConfig config = config_of(2, 2);
+    config.has_exact_ranks = is_static;
+    Leader job(config);
+    job.join(0, 0);
+    EXPECT_THAT(outcome_in(job.wait(600s)).sentence,
+                is_static ? AllOf(HasSubstr("--master-addr"), HasSubstr("--rdzv-conf=timeout="))
+                          : AllOf(HasSubstr("--rdzv-endpoint"), HasSubstr("=join_timeout=")));
+  }
+}
+
+TEST(RoundCore, NamesALostNodeAtOnce) {
+  Leader job = std::move(Leader(config_of(2, 3)).run(3));
+  const NodeGone gone{NodeGone::How::kSilent, 2, "node2"};
+  const auto out = job.link(2, NodeSilent{});
+  EXPECT_THAT(out, Contains(ToNode{NodeId{1}, RoundStop{kFirst, RoundStop::Why::kFailure, gone}}));
+  EXPECT_THAT(job.core.news(), ElementsAre(LeaderNews(gone)));
+
+  Leader waits(config_of(3, 3));
+  waits.join(0);
+  waits.join(1);
+  waits.link(1, NodeSilent{});
+  EXPECT_THAT(waits.core.news(),
+              ElementsAre(LeaderNews(NodeGone{NodeGone::How::kSilent, -1, "node1"})));
+  EXPECT_EQ(describe(std::get<NodeGone>(waits.core.news().front())),
+            "a node that waited (node1) was lost: nothing was heard of it for too long");
+
+  Leader over(config_of(2, 2));
+  over.run(2);
+  over.said(0, StopAsked{SIGTERM});
+  over.said(0, RoundStopped{kFirst, {}});
+  over.said(1, RoundStopped{kFirst, {}});
+  ASSERT_TRUE(over.core.has_ended());
+  over.link(1, NodeSilent{});
+  EXPECT_THAT(over.core.news(), IsEmpty()) << "nodes go when the job has ended";
+}
+
 TEST(RoundCore, GivesTheOthersALastCallOnceThereAreEnough) {
   Leader job(config_of(1, 3));
   job.join(0);
@@ -699,7 +802,9 @@ TEST(RoundCore, QuickLossesAreFollowedByGrowingPauses) {
 TEST(RoundCore, ALeavingNodeHoldsUpNobody) {
   Leader job(config_of(1, 2));
   job.run(2);
-  EXPECT_THAT(job.said(1, NodeLeaving{SIGTERM}), ElementsAre(ToNode{kOwn, RoundStop{kFirst}}));
+  const NodeGone left{NodeGone::How::kLeft, 1, "node1"};
+  EXPECT_THAT(job.said(1, NodeLeaving{SIGTERM}),
+              ElementsAre(ToNode{kOwn, RoundStop{kFirst, RoundStop::Why::kPlanned, left}}));
   EXPECT_THAT(job.said(0, RoundStopped{kFirst, {}}), ElementsAre(ToNode{kOwn, OpenStore{kSecond}}));
   EXPECT_EQ(job.core.restarts(), 0);
 }
@@ -1579,6 +1684,7 @@ const Row kTable[] = {
     {"StopAsked", 0, says(StopAsked{SIGTERM}), {"JobEnd>0", kEndBoth, kEndBoth, kBoth, "", ""}},
     {"NodeDisconnected", 1, link(NodeDisconnected{}), {"", "", "", "", "", ""}},
     {"NodeResumed", 1, link(NodeResumed{}), {"", "", "", "", "", ""}},
+    {"NodeTurnedAway", 0, link(NodeTurnedAway{"", "10.0.0.9", "why"}), {"", "", "", "", "", ""}},
     {"NodeSilent",
      1,
      link(NodeSilent{}),

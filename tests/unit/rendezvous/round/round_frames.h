@@ -161,11 +161,11 @@ inline std::vector<wire::LeaderFrame> example_leader_frames() {
   for (const ToAgent& message : std::vector<ToAgent>{
            Refused{"give every node the same --nnodes"},
            Warning{"the rank was taken"},
-           WaitForNodes{3, 4, 8, std::chrono::seconds(40)},
+           WaitForNodes{3, 4, 8, std::chrono::seconds(40), "node rank 2 is missing"},
            WaitAsSpare{WaitAsSpare::Why::kJobIsFinishing},
            OpenStore{Round{7}},
            example_start(),
-           RoundStop{Round{8}, RoundStop::Why::kFailure},
+           RoundStop{Round{8}, RoundStop::Why::kFailure, example_loss()},
            DeclaredLost{},
            JobEnd{example_outcome()},
            GroupBroken{Round{8}, 11},

@@ -169,7 +169,7 @@ TEST(RoundWire, OpeningIsThisInBytes) {
   const std::string bytes = encode(opening);
   EXPECT_EQ(hex(bytes),
             "44445052"  // DDPR
-            "0500"      // version
+            "0600"      // version
             "0100"      // flags
             "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f");
   EXPECT_EQ(decode_opening(bytes), opening);
@@ -258,6 +258,16 @@ TEST(RoundWire, RoundStartIsThisInBytes) {
                            "02000000 6d65"                // asked_by
                            "02000000 05000000"            // nodes_gone, nodes_joined
                            "06000000 07000000"));         // restarts, max_restarts
+}
+
+TEST(RoundWire, WaitForNodesAndRoundStopAreThisInBytes) {
+  EXPECT_EQ(hex(payload_of(ToAgent(WaitForNodes{1, 2, 3, std::chrono::seconds(4), "ab"}))
+                    .substr(kMessageNumberAt)),
+            without_spaces("03 01000000 02000000 03000000 04000000 02000000 6162"));
+  const NodeGone gone{NodeGone::How::kLeft, 5, "c"};
+  EXPECT_EQ(hex(payload_of(ToAgent(RoundStop{Round{6}, RoundStop::Why::kFailure, gone}))
+                    .substr(kMessageNumberAt)),
+            without_spaces("07 06000000 01 01 03 05000000 01000000 63"));
 }
 
 TEST(RoundWire, MessagesOfAReplacementAreThisInBytes) {
@@ -499,7 +509,7 @@ TEST(RoundWire, NumbersThatACoreCouldNotBearAreRefused) {
   expect_refused_by_agent(end);
 
   std::string payload = payload_of(ToAgent(WaitForNodes{}));
-  payload.back() = '\x80';  // of `left`
+  payload[payload.size() - 5] = '\x80';  // of `left`, before the length of the remark
   expect_refused(decode_leader_frame(payload), "out of range");
 }
 

@@ -1,0 +1,59 @@
+// The nodes that came and may not take part, for the nodes that wait for them and for the outcome of a job that never
+// had enough. A value of the RoundCore.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "rendezvous/round/round_messages.h"
+
+namespace ddprun::rdzv {
+
+// The leader's shell has refused it (no token, another version), or the core has (other settings).
+struct NodeTurnedAway {
+  std::string host;     // empty: not known
+  std::string address;  // as in NodeHello
+  std::string why;
+
+  bool operator==(const NodeTurnedAway&) const = default;
+};
+
+// "node2 (10.77.0.2)"
+inline std::string name_of(const NodeTurnedAway& node) {
+  return node.host.empty() || node.host == node.address ? node.address
+                                                        : node.host + " (" + node.address + ")";
+}
+
+class TurnedAwayNodes {
+ public:
+  void add(NodeTurnedAway node) {
+    forget(node.host, node.address);
+    nodes_.push_back(std::move(node));
+    if (nodes_.size() > kNodesMax) nodes_.erase(nodes_.begin());
+  }
+  // The node came again and may take part.
+  void forget(const std::string& host, const std::string& address) {
+    std::erase_if(nodes_, [&](const NodeTurnedAway& each) {
+      return each.address == address && (each.host.empty() || each.host == host);
+    });
+  }
+  void clear() { nodes_.clear(); }
+
+  // "node2 (10.77.0.2) was turned away: it asks for …"; empty: no node was.
+  std::string in_words() const {
+    std::string text;
+    for (const NodeTurnedAway& each : nodes_) {
+      text += (text.empty() ? "" : "; ") + name_of(each) + " was turned away: " + each.why;
+    }
+    return text;
+  }
+
+ private:
+  static constexpr std::size_t kNodesMax = 8;  // any host can make entries where there is no token
+  std::vector<NodeTurnedAway> nodes_;          // the latest last
+};
+
+}  // namespace ddprun::rdzv
