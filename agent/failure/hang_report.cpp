@@ -139,10 +139,10 @@ std::string place_in(std::string_view stack) {
   while (!stack.empty()) {
     const auto end = stack.find('\n');
     const std::string_view frame = stack.substr(0, end);
-    // Of the interpreter, as runpy.
-    if (frame.find("(<frozen ") == std::string_view::npos && !frame.empty()) {
-      frames.push_back(frame);
-    }
+    // The latter are the interpreter's, as runpy.
+    const bool is_of_the_program = !frame.empty() && !frame.starts_with("kernel: ") &&
+                                   frame.find("(<frozen ") == std::string_view::npos;
+    if (is_of_the_program) frames.push_back(frame);
     if (frame == "main" || frame.starts_with("main (")) break;
     stack.remove_prefix(end == std::string_view::npos ? stack.size() : end + 1);
   }

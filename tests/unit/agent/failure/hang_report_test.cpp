@@ -132,6 +132,8 @@ TEST(WaitLine, SaysWhereTheProgramIsThatHasNotCome) {
             told + "; rank 1: <module> (train.py:90)" + next);
   EXPECT_EQ(line({"T (stopped)", "f(int)\nmain (train.cpp:3)\n_start\n", ""}),
             told + "; rank 1: T (stopped), main (train.cpp:3), in f(int)" + next);
+  EXPECT_EQ(line({"", "S (sleeping), waits in do_poll\nkernel: do_poll+0x1/0x2\n", "install gdb"}),
+            told + "; rank 1: S (sleeping), waits in do_poll" + next);
   EXPECT_EQ(line({"D (disk sleep)", "", "install elfutils"}),
             told + "; rank 1: D (disk sleep)" + next);
   EXPECT_EQ(wait_line(wait, {}, 4711), told + next);
