@@ -481,9 +481,9 @@ if rank == 2:
         time.sleep(1000)
     load()
 dist.init_process_group("gloo")
-""", ranks=[2], waiting=[0, 1], call="init_process_group", sentence="rank 2 has not come to init_process_group, where ranks 0 and 1 wait")
+""", ranks=[2], call="init_process_group")
             self.assertEqual((hung["ranks"], hung["why"]), ([2], "timeout"))
-            line = r"rank 2 has not come to init_process_group, where ranks 0 and 1 wait, for .*; rank 2: (load|<module>) \(program.py:"
+            line = r"rank 2 has not come to init_process_group, where rank.* waits?, for .*; rank 2: (load|<module>) \(program.py:"
             self.assertTrue(eventually(lambda: re.search(line, job.out())), job.out())
 
     def test_a_rank_that_makes_no_second_group(self):
@@ -504,7 +504,7 @@ dist.recv(torch.ones(4), 1) if rank == 0 else time.sleep(1000)
 
     def test_monitored_barrier(self):
         _, hung = self.waiting(START + "if rank == 1: time.sleep(1000)\ndist.monitored_barrier()\n",
-                               ranks=[1], waiting=[0, 2], call="monitored_barrier", number=1)
+                               ranks=[1], call="monitored_barrier", number=1)
         self.assertEqual(hung["ranks"], [1])
 
     def test_a_cycle_is_proved_where_all_threads_wait(self):
