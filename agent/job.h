@@ -30,7 +30,7 @@ struct Program {
   std::size_t first_user_argument = 1;
   std::string name;        // for messages: the script, module or program as the user typed it
   bool is_python = false;  // argv begins with a Python and its option -u
-  std::size_t python_options = 1;  // of a Python: -u, and those of the script's first line
+  std::size_t python_options = 1;  // a Python's: -u, and the options in the script's first line
 };
 
 // The streams of a worker that an output option applies to; torchrun's digits.

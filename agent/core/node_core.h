@@ -146,7 +146,7 @@ struct StacksTaken {  // the answer to the TakeStacks action
 struct WorkerSeen {
   bool handles_stop = false;  // the signal that stops it runs a handler of its own
   bool has_gpu = false;       // it has a GPU open
-  bool has_record = false;    // of its collectives
+  bool has_record = false;    // it keeps one of its collectives
   std::optional<std::chrono::milliseconds> in_call =
       {};  // since it entered its collective; none: it is in none
 

@@ -96,7 +96,7 @@ struct JobFinished {
   rdzv::JobOutcome outcome;
   int exit_code = 0;  // of the agent
   std::chrono::microseconds wall{};
-  Downtime downtime = no_downtime();   // of all restarts together
+  Downtime downtime = no_downtime();   // all restarts together
   std::optional<double> goodput = {};  // as in NodeStatus
 };
 struct EventsLost {

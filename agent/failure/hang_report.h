@@ -44,8 +44,8 @@ struct HangReport {
   std::vector<std::string> silent;  // hosts that have not answered in time
 };
 
-// What is observed, after a while, in a line: who waits for whom, where, for how long, and what one of those does that
-// have not come, as far as its stack is known.
+// A line about a wait that lasts: which ranks wait for which, in which call, for how long, and what a missing rank does, as
+// far as its stack is known.
 std::string wait_line(const rdzv::WaitingFor& wait, const std::map<int, RankStack>& stacks,
                       int agent_pid);
 

@@ -10,7 +10,7 @@
 
 namespace ddprun::agent {
 
-// Of a status as waitpid() has it, and as waitid() has it.
+// From a status of waitpid(), and from one of waitid().
 ExitStatus status_of(int wait_status);
 ExitStatus status_of(const siginfo_t& info);
 

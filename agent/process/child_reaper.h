@@ -38,7 +38,7 @@ class ChildReaper {
     std::function<bool(pid_t)> is_owned;
     std::function<void(pid_t)> on_keeper_replaced;
     std::function<void(std::string_view)> debug;
-    std::function<void(std::string_view)> info;  // null: nobody would read it
+    std::function<void(std::string_view)> info;  // null: the log does not write this level
     std::function<void(std::string_view)> warn;
     std::function<void(std::string_view)> error;
   };

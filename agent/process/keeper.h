@@ -60,7 +60,7 @@ class Keeper {
 
   // Reaps the keeper if it has ended. Its end, once, if it was not let go: if a signal has killed it,
   // the caller must call replace(); else its code is the errno of the call without which it cannot
-  // wait, and another one would end likewise.
+  // wait, and a new keeper would end likewise.
   std::optional<ExitStatus> died();
 
   // Forks another keeper on the same table.

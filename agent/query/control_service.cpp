@@ -44,7 +44,7 @@ bool is_ours(const std::optional<ucred>& peer) {
   return peer && (peer->uid == ::geteuid() || peer->uid == 0);
 }
 
-// Of this node's workers; -1: they have reported none.
+// This node's workers have reported it; -1: they have reported none.
 std::int64_t latest_step(const NodeStatus& node) {
   std::int64_t latest = -1;
   for (const WorkerStatus& worker : node.workers) {

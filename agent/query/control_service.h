@@ -36,7 +36,7 @@ class ControlService {
   struct Access {
     JobQuery& query;
     LogReader& logs;
-    TakeStacks stacks;  // of this node's workers
+    TakeStacks stacks;  // this node's workers'
     // `by`: the request in words, "ddpctl stop (root, pid 4711)".
     std::function<Result<void>(const std::string& by)> stop;      // the whole job
     std::function<Result<Round>(const std::string& by)> restart;  // returns the round that will end

@@ -20,7 +20,7 @@ struct Question {
   bool past = false;
   bool follow = false;
   int rank = -1;
-  std::string by = {};  // of a request that another node passes on
+  std::string by = {};  // the asking process, where another node passes the request on
 };
 Result<Question> question_from(std::string_view json);
 

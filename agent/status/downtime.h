@@ -53,7 +53,7 @@ inline constexpr Downtime no_downtime() {
   return none;
 }
 
-// Of a share, without rounding up: 100 % is without any downtime.
+// A share as a percentage, never rounded up: 100 % is without any downtime.
 inline int in_permille(double share) { return static_cast<int>(1000 * share); }
 // "99.9 %"
 inline std::string percent_text(double share) {

@@ -167,7 +167,7 @@ struct NodeStatus {
   std::chrono::microseconds until_run{};  // of that, until its first round ran; 0: none has run yet
   // Until every rank of this node had done its first step, as far as they report any.
   std::chrono::microseconds until_first_step{};
-  Downtime downtime = no_downtime();  // of all restarts together
+  Downtime downtime = no_downtime();  // all restarts together
   // The share of the time since the first step that moved the job forward; nothing: no step is known.
   std::optional<double> goodput;
   std::vector<RestartTotal> restart_totals;  // reasons that occurred, in the order of RestartReason

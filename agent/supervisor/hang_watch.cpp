@@ -104,8 +104,8 @@ void HangWatch::look() {
   }));
 }
 
-// Of ranks that say nothing by themselves: what they wait for until they have made a group, which is all that is known
-// of other programs, and of NCCL until it has made a communicator.
+// The waits of ranks that keep no record: what a rank waits for in the store until it has made a group. Nothing else is
+// known of such programs, nor of NCCL before it has made a communicator.
 void HangWatch::look_at_store(const NodeStatus& node) {
   const bool is_known = std::ranges::any_of(node.workers, [](const WorkerStatus& worker) {
     return std::ranges::any_of(worker.calls,

@@ -229,7 +229,7 @@ class WorkerGroup {
   bool have_told_recovery_ = false;       // WorkersCanRecover, in this round
   std::uint32_t generation_ = 0;          // the last one
   std::vector<std::uint32_t> committed_;  // in which each local rank has committed a step
-  std::set<pid_t> process_groups_;        // of the workers of this round
+  std::set<pid_t> process_groups_;        // the workers' of this round
   bool is_closing_ = false;
   bool spares_orphans_ = false;
   Timer close_timer_;

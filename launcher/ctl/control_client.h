@@ -38,7 +38,7 @@ class ControlClient {
   ControlClient(rdzv::UniqueFd socket, pid_t agent) : socket_(std::move(socket)), agent_(agent) {}
 
   pid_t agent() const { return agent_; }
-  // Of a job that find_job() has found: "'fashion', train.py, running, pid 4711, in /srv/run1, started
+  // What describes a job that find_job() has found: "'fashion', train.py, running, pid 4711, in /srv/run1, started
   // 2026-11-21 12:11:46".
   const std::string& about() const { return about_; }
   void set_about(std::string text) { about_ = std::move(text); }

@@ -185,7 +185,7 @@ std::vector<Wait> waits_of(const Group& group, const HangRules& rules) {
         continue;
       }
       if (is_in_call(each, rules) && each.calls->at->number == number) continue;
-      // Of calls that were quick, a record may have nothing but the number, at first or for ever.
+      // A record may have nothing but the number of a quick call, at first or for ever.
       const record::Call* const call = call_of(each, number);
       const bool is_known = call != nullptr && call->operation != record::Operation::kOther;
       if (is_known) wait.passed.push_back(&each);
@@ -200,7 +200,7 @@ std::vector<Wait> waits_of(const Group& group, const HangRules& rules) {
 
 // ---- the verdicts
 
-// Those who are in one call, and those who were, by what they call.
+// The ranks that are in one call or have left it, by what they call.
 void compare(const Wait& wait, std::vector<Hung>& hung) {
   struct Kind {
     record::Call call;
@@ -265,8 +265,9 @@ std::size_t open_calls(const RankCalls& rank) {
       rank.groups, [](const GroupCalls& group) { return group.at && !group.at->is_over; }));
 }
 
-// Ranks that wait for each other: of all those that wait, without those that wait for nobody of these, and
-// without those for whom nobody of these waits. Without a proof they may also only have begun their calls.
+// Ranks that wait for each other: from all waiting ranks, ranks without a wait for a rank of the set, and ranks for which
+// no rank of the set waits, are removed until none is left to remove. Without a proof they may also only have begun their
+// calls.
 void find_cycle(const std::vector<const Wait*>& waits, nanoseconds for_longer, Hung::Basis basis,
                 std::vector<Hung>& hung) {
   const bool is_proof = basis == Hung::Basis::kProof;

@@ -52,7 +52,7 @@ struct StoreStats {
   std::uint64_t memory_bytes = 0;
 };
 
-// A client that waits, for a key that nobody has set yet.
+// A client that waits for a key that is not set yet.
 struct StoreWait {
   Endpoint client;
   std::string key;

@@ -461,7 +461,7 @@ begun = dist.all_reduce(torch.ones(4), group=first, async_op=True)
 
 
 class Missing(OfAJob):
-    """What no collective shows: who does not come is named, after a second as what is observed."""
+    """What no collective shows: the missing rank is named, after a second as an observation."""
 
     def waiting(self, program, **expected):
         job = self.job(program, options=["--hang-timeout=3"], DDPRUN_TEST_MINUTE_MS="1500")

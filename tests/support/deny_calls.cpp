@@ -237,7 +237,7 @@ class Answerer {
     return {path, static_cast<std::size_t>(std::max<ssize_t>(size, 0))};
   }
 
-  // Of the whole process: a thread may have a name of its own.
+  // The name of the whole process: a thread may have a name of its own.
   static std::string process_name(pid_t thread) {
     std::ifstream status("/proc/" + std::to_string(thread) + "/status");
     std::string leader = std::to_string(thread);

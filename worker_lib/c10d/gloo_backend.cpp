@@ -78,7 +78,7 @@ namespace {
 // all_reduce, and the work that it returns has no future.
 thread_local const record::Call* whole = nullptr;
 
-// Gloo's work, with what is known of it. A message is left when somebody has waited for it, or nobody will.
+// Gloo's work, with what is known of it. A message is left when its wait has returned, or cannot come any more.
 class RecordedWork : public c10d::Work {
  public:
   RecordedWork(int rank, c10d::OpType type, GlooBackend::WorkPtr work,

@@ -216,7 +216,7 @@ class _Preloaded:
         self._files = {}
         self._outputs = []  # of each load(): what was printed to stdout and to stderr
         self.left_out = []
-        # Of a standby, as long as it may have to start anew: the socket to the agent, and the archive with the hooks.
+        # A standby keeps these as long as it may have to start anew: the socket to the agent, and the archive with the hooks.
         self.agent = self.hooks = None
 
     def load(self, names):

@@ -269,7 +269,7 @@ struct RecordedCall {
 };
 
 struct NumberedCall {
-  std::uint64_t number = 0;  // of the group's calls
+  std::uint64_t number = 0;  // counts the group's calls
   Call call;
 
   bool operator==(const NumberedCall&) const = default;
@@ -289,7 +289,7 @@ struct RecordedGroup {
   std::vector<NumberedCall> recent;
 };
 
-// Of what was read in the order in which it was written: the same call may have been written twice.
+// `calls` is in the order in which it was written, and may have a call twice. The latest before `before`, by number.
 inline std::vector<NumberedCall> recent_calls(std::vector<NumberedCall> calls,
                                               std::uint64_t before) {
   std::erase_if(calls, [before](const NumberedCall& each) { return each.number >= before; });

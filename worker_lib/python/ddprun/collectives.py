@@ -29,7 +29,7 @@ _BYTES = 69632
 _VERSION = 1
 _MAGIC = 0x4452435250444400
 _HEADER = struct.Struct("=QIIi")  # magic, version, bytes, worker's pid
-_CLAIMED_AT, _THREADS_AT = 64, 72  # of these the number, and how many of them are inside of a wait
+_CLAIMED_AT, _THREADS_AT = 64, 72  # threads: their number, and how many of them are inside of a wait
 _GROUPS_AT, _GROUPS_MAX = 128, 48
 _ENTRIES_AT, _ENTRIES_MAX = 4096, 1024
 _GROUP = struct.Struct("=IQIIQ32s")  # from offset 4: peer and 1, hash of the name, members, rank, calls, name
@@ -511,7 +511,7 @@ class Sampler:
         self._record.set_calls(known.place[0], number)
         for op in [op for op in known.open if op not in found]:
             self._record.leave(known.open.pop(op)[0], time.monotonic_ns())
-        # What others who have not left them may do otherwise.
+        # What other ranks that have not left them may do otherwise.
         for entry in reversed(recent):
             op, its = entry["op_id"], entry["collective_seq_id"]
             if known.detailed < its and op not in found and op not in known.open:

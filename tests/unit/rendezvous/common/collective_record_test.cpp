@@ -68,7 +68,7 @@ TEST_F(CollectiveRecordTest, KeepsTheLastCallsBeforeThatWhichARankIsIn) {
     return found;
   };
   for (std::uint64_t i = 1; i <= 12; ++i) {
-    // Of the fifth and of the last nothing but the number is known.
+    // Nothing but the number is known of the fifth and of the last.
     const auto operation = i == 5 || i == 12 ? Operation::kOther : Operation::kBroadcast;
     leave(*memory, enter(*memory, place, {.operation = operation}, 1), 2);
   }

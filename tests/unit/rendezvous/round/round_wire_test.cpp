@@ -509,7 +509,7 @@ TEST(RoundWire, NumbersThatACoreCouldNotBearAreRefused) {
   expect_refused_by_agent(end);
 
   std::string payload = payload_of(ToAgent(WaitForNodes{}));
-  payload[payload.size() - 5] = '\x80';  // of `left`, before the length of the remark
+  payload[payload.size() - 5] = '\x80';  // the last byte of `left`, before the length of the remark
   expect_refused(decode_leader_frame(payload), "out of range");
 }
 
