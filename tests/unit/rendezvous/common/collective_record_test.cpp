@@ -64,7 +64,8 @@ TEST_F(CollectiveRecordTest, KeepsTheLastCallsBeforeThatWhichARankIsIn) {
   const GroupPlace place = add("ddprun");
   const auto numbers = [&] {
     std::vector<std::uint64_t> found;
-    for (const NumberedCall& each : read(*memory).at(0).recent) found.push_back(each.number);
+    const auto groups = read(*memory);
+    for (const NumberedCall& each : groups.at(0).recent) found.push_back(each.number);
     return found;
   };
   for (std::uint64_t i = 1; i <= 12; ++i) {
