@@ -54,8 +54,11 @@ TEST(Summary, SaysWhatTheJobTookAndWhatItsRestartsCost) {
   outcome.restarts = 3;
   const Downtime no_steps{60s, 1s, 0ms, 0ms, {}, DowntimeEnd::kWorkersRun};
   EXPECT_EQ(summary(outcome, "train.py", 25h + 2min + 3s, no_steps),
-            "ddprun: train.py took 25 h 02 min 03 s, 3 restarts cost 1 min 01 s of it, until the "
-            "workers ran: they report no steps\n");
+            "ddprun: train.py took 25 h 02 min 03 s, 3 restarts cost 1 min 01 s of it, counted until "
+            "the workers had been started again, because the program reports no training steps\n");
+  outcome.restarts = 1;
+  EXPECT_THAT(summary(outcome, "train.py", 9s, none_again, 0.9899),
+              HasSubstr(" to the first step; goodput 98.9 % since the first step\n"));
 }
 
 TEST_F(FailureReport, SaysThatAWorkerHungAndWhere) {
