@@ -79,7 +79,7 @@ TEST(EventLines, TellThatAWorkerWasReplacedInPlace) {
 TEST(EventLines, TellOfWhatAPersonAskedFor) {
   EXPECT_EQ(event_line(kHead, Requested{"restart", "ddpctl restart (root, pid 4711)"}),
             expected("requested",
-                     R"("what":"restart","by":"ddpctl restart (root, pid 4711)")"));
+                     R"-("what":"restart","by":"ddpctl restart (root, pid 4711)")-"));
   Restarted restarted;
   restarted.was_asked_for = true;
   EXPECT_THAT(event_line(kHead, restarted), ::testing::HasSubstr(R"("was_asked_for":true)"));
@@ -191,7 +191,7 @@ TEST(EventLines, TellHowAJobEnded) {
               R"(,"why":"","wall_us":9000000,"restarts":2,"downtime_us":0,"stopped_us":0,"started_us":0,"joined_us":0,"repeated_us":0,)"
               R"("steps_repeated":0,"until":"step_after","goodput":null,)"
               R"("reason":"worker_failed","lost_node":null,)"
-              R"("requests":["ddpctl restart (root, pid 17)"])"));
+              R"-("requests":["ddpctl restart (root, pid 17)"])-"));
   rdzv::JobOutcome stopped;
   stopped.kind = Kind::kStopped;
   stopped.stop_signal = SIGINT;
