@@ -283,10 +283,15 @@ void add_leader(Commands& commands) {
     const std::string name(spec.name);
     const std::string underscored = replaced(name, '-', "_");
     auto* value = &its->line.values[static_cast<std::size_t>(id)];
+    const std::string names = "--" + name + (name == underscored ? "" : ",--" + underscored);
+    if (spec.kind == Kind::kFlag) {
+      leader->add_flag_callback(
+          names, [value] { *value = "1"; }, std::string(spec.help));
+      continue;
+    }
     leader
         ->add_option_function<std::string>(
-            "--" + name + (name == underscored ? "" : ",--" + underscored),
-            [value](const std::string& text) { *value = text; }, std::string(spec.help))
+            names, [value](const std::string& text) { *value = text; }, std::string(spec.help))
         ->type_name(std::string(spec.value_name))
         ->default_str(std::string(spec.default_text))
         ->take_last();
