@@ -273,7 +273,7 @@ TEST_F(Usage, DdpctlsManPageHasAllCommandsAndIsSoundTroff) {
   std::istringstream lines(page);
   for (std::string line; std::getline(lines, line);) {
     const bool is_request = line.starts_with('.') || line.starts_with('\'');
-    if (is_request) EXPECT_TRUE(known.contains(line.substr(0, line.find(' ')))) << line;
+    EXPECT_TRUE(!is_request || known.contains(line.substr(0, line.find(' ')))) << line;
     EXPECT_EQ(line.find(".SH", 1), std::string::npos) << line;
   }
 }

@@ -103,10 +103,8 @@ TEST(StatusScreen, ShowsWhatIsWrongFirst) {
                            "b12",
                            "rank 1 ended with exit code 3",
                            {0ms, 5ms, 595ms, 0ms, 1, agent::DowntimeEnd::kStepAfter}}};
-  for (agent::NodeStatus& node : job.nodes) {
-    node.until_first_step = 2s;
-    node.goodput = 0.9899;
-  }
+  node.until_first_step = 2s;
+  node.goodput = 0.9899;
   const std::string screen = status_screen(job, 30);
   EXPECT_THAT(screen,
               HasSubstr("restarts 1 of 3; start 2.0 s, then 600 ms down after restarts: 1 worker "
