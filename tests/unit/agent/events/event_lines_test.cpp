@@ -241,7 +241,7 @@ TEST(EventLines, TellWhenEveryRankIsBackAndWhatItTook) {
   const rdzv::Hung hung{.group = "ddprun",
                         .number = 17,
                         .ranks = {2},
-                        .what = "all_reduce",
+                        .what = "all_reduce (call 17 of ddprun)",
                         .waited = 1500ms,
                         .waiting = {0, 1}};
   EXPECT_EQ(

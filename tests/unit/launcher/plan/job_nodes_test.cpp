@@ -51,8 +51,10 @@ TEST_F(PlanningNodes, StaticIsLedByNodeZeroAtTheMastersPort) {
   expected.has_exact_ranks = true;
   expected.shares_store_port = true;
   expected.leader.join_timeout = 900s;
+  expected.leader.leads_by_default = true;
   EXPECT_EQ(nodes(static_), expected);
   expected.leader.where = Leader::kElsewhere;
+  expected.leader.leads_by_default = false;
   expected.node_rank = 1;
   expected.leader.endpoint.port = 7;
   EXPECT_EQ(nodes(static_, {"--node-rank=1", "--master-port=7"}), expected);

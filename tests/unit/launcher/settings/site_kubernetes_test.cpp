@@ -85,7 +85,8 @@ TEST_F(Kubernetes, LeavesAPodThatSaysAllByPetAlone) {
                         {"PET_NPROC_PER_NODE", "auto"},
                         {"PET_NODE_RANK", "1"},
                         {"PET_MASTER_ADDR", "llm-node-0-0.llm"},
-                        {"PET_MASTER_PORT", "29500"}};
+                        {"PET_MASTER_PORT", "29500"},
+                        {"OMP_NUM_THREADS", "1"}};
   const auto bare = job({}, pet);
   auto made = plan({}, pod(pet));
   ASSERT_TRUE(made) << made.error().to_string();
@@ -108,7 +109,8 @@ TEST_F(Kubernetes, TakesWhatTheOperatorSets) {
                               {"PET_MASTER_PORT", "23456"},
                               {"PET_NODE_RANK", "1"},
                               {"PET_NPROC_PER_NODE", "8"},
-                              {"PET_NNODES", "2"}});
+                              {"PET_NNODES", "2"},
+                              {"OMP_NUM_THREADS", "1"}});
   ASSERT_TRUE(made) << made.error().to_string();
   EXPECT_EQ(made->settings.site.name, "");
   EXPECT_EQ(made->job.nodes.leader.endpoint, (rdzv::Endpoint{"llm-master-0", 23456}));

@@ -34,7 +34,8 @@ Environment step() {
           {"SLURM_TASKS_PER_NODE", "8(x3),2"},
           {"SLURM_CPUS_ON_NODE", "16"},
           {"SLURM_GPUS_ON_NODE", "4"},
-          {"SLURMD_NODENAME", "gpu04"}};
+          {"SLURMD_NODENAME", "gpu04"},
+          {"OMP_NUM_THREADS", "4"}};
 }
 
 // The shell of a script: sbatch -N1 -c 8.
@@ -43,7 +44,7 @@ Environment batch() {
       {"SLURM_JOB_ID", "4711"},     {"SLURM_JOB_NODELIST", "gpu02"}, {"SLURM_JOB_NUM_NODES", "1"},
       {"SLURM_NNODES", "1"},        {"SLURM_NODEID", "0"},           {"SLURM_PROCID", "0"},
       {"SLURM_LOCALID", "0"},       {"SLURM_TASKS_PER_NODE", "1"},   {"SLURM_CPUS_ON_NODE", "8"},
-      {"SLURM_CPUS_PER_TASK", "8"}, {"SLURMD_NODENAME", "gpu02"}};
+      {"SLURM_CPUS_PER_TASK", "8"}, {"SLURMD_NODENAME", "gpu02"},    {"OMP_NUM_THREADS", "1"}};
 }
 
 // The shell that salloc -N1 starts where it was called.

@@ -216,7 +216,7 @@ TEST(RoundWire, WelcomeAndGoneAreThisInBytes) {
 
 TEST(RoundWire, RoundStartIsThisInBytes) {
   EXPECT_EQ(hex(encode(LeaderFrame(Message<ToAgent>{2, 1, example_start()}))),
-            without_spaces("2e010000 06"                 // length, kind
+            without_spaces("55010000 06"                 // length, kind
                            "0200000000000000"            // number
                            "0100000000000000"            // received
                            "06"                          // it is a RoundStart
