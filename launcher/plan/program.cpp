@@ -121,11 +121,13 @@ Result<Place> locate(RunAs run_as, const std::string& name, const Environment& e
                                         hint_of(name, places));
 }
 
-// A pipe is left to the program: what is read here would be missing there.
-std::string start_of(const std::string& file) {
-  if (!is_regular_file(file)) return "";
+// A pipe is left to the program: what is read here would be missing there. Nothing: the file cannot be read.
+std::optional<std::string> start_of(const std::string& file) {
+  struct stat status {};
+  if (::stat(file.c_str(), &status) != 0) return std::nullopt;
+  if (!S_ISREG(status.st_mode)) return "";
   const rdzv::UniqueFd fd(::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  return read_from(fd.get(), kFileStartBytes).value_or("");
+  return read_from(fd.get(), kFileStartBytes);
 }
 
 // The execute permission is there, but the file system does not let it count.
@@ -374,7 +376,9 @@ Result<FoundProgram> find_program(RunAs run_as, const std::vector<std::string>& 
     if (may_execute && !is_script) return as_itself(command, *place);
     return refused(*place, "may not be read");
   }
-  const std::string start = start_of(file);
+  const auto read = start_of(file);
+  if (!read && may_execute && !is_script) return as_itself(command, *place);
+  const std::string start = read.value_or("");
   const auto first_line = first_line_of(start);
   if (const auto what = what_else_than_python(start, first_line); what && !may_execute && !is_py) {
     return refused(*place,
