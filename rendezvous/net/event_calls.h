@@ -1,5 +1,5 @@
 // Asio does not look at the result of every call that its event loop needs: where a filter refuses
-// one, the loop runs at full speed or never hears of anything.
+// one, the loop runs at full speed or gets no events.
 #pragma once
 
 #include "rendezvous/common/result.h"

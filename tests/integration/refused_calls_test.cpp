@@ -29,7 +29,8 @@ constexpr bool kIsSanitized = true;
 constexpr bool kIsSanitized = false;
 #endif
 
-// The agent, its keeper, and what will become a worker. Workers make calls of their own.
+// The agent, its keeper, and what will become a worker. Workers make calls of their own, so here they
+// are programs with another name.
 constexpr const char* kOurs = ",process=ddprun*";
 
 // ddprun has no say: the C library makes these calls before main(), or cannot do without them.
@@ -53,7 +54,7 @@ std::set<std::string> calls_of_ours(const std::string& record) {
 
 Command waiting_job(const TemporaryTree& folder) {
   return ddprun({"--nproc-per-node=2", "--shutdown-timeout=1"},
-                worker({"touch", folder / "runs-{rank}", "wait"}));
+                {"/bin/sh", "-c", ": >" + (folder / "runs-$RANK") + "; exec sleep 1000"});
 }
 bool both_run(const TemporaryTree& folder) {
   return std::filesystem::exists(folder / "runs-0") && std::filesystem::exists(folder / "runs-1");
@@ -66,7 +67,7 @@ std::set<std::string> calls_of_jobs() {
   Job works(with_calls_denied({record}, ddprun({"--nproc-per-node=2"}, {"/bin/true"})));
   EXPECT_EQ(works.wait(), exited(0)) << works.err();
   Job fails(with_calls_denied(
-      {record}, ddprun({"--nproc-per-node=2", "--max-restarts=1"}, worker({"exit", "3"}))));
+      {record}, ddprun({"--nproc-per-node=2", "--max-restarts=1"}, {"/bin/sh", "-c", "exit 3"})));
   EXPECT_EQ(fails.wait(), exited(3)) << fails.err();
   Job is_stopped(with_calls_denied({record}, waiting_job(folder)));
   EXPECT_TRUE(is_stopped.reaches([&] { return both_run(folder); })) << is_stopped.err();
