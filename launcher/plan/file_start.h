@@ -23,10 +23,10 @@ struct FirstLine {
   std::string interpreter;           // as the line names it
   bool is_on_path = false;           // env looks for it on PATH
   std::vector<std::string> options;  // words after the interpreter
-  bool ends_in_return = false;  // Windows' line ends: the kernel takes '\r' for a part of the name
+  bool ends_in_return = false;       // the kernel takes '\r' for a part of the name
   bool names_python = false;
-  bool can_have_more_options =
-      false;  // a Python's -u can stand before `options`, and the script after them
+  // Python's -u can stand before `options`, and the script after them.
+  bool can_have_more_options = false;
 };
 // Nothing: no such line.
 std::optional<FirstLine> first_line_of(std::string_view start);
