@@ -511,7 +511,8 @@ dist.recv(torch.ones(4), 1) if rank == 0 else time.sleep(1000)
         job = self.job(IN_OPPOSITE_ORDER + "begun.wait()\n")
         hung = job.sees("hung")
         self.assertTrue(hung, job.out())
-        self.assertEqual((hung["ranks"], hung["why"]), ([0, 1, 2], "cycle"))
+        # Ranks 1 and 2 each make a cycle with rank 0; the one that came later on a busy machine is not proved yet.
+        self.assertIn((hung["ranks"], hung["why"]), [(ranks, "cycle") for ranks in ([0, 1, 2], [0, 1], [0, 2])])
 
 
 HEALTHY_S = 24  # a cycle is told after 20

@@ -122,7 +122,7 @@ token.write_text('secret\n')
 
 
 def plan_of(container, variables):
-    environment = {'PATH': os.environ['PATH'], 'HOME': '/', **variables}
+    environment = {'PATH': os.environ['PATH'], 'HOME': '/', 'OMP_NUM_THREADS': '1', **variables}
     # Here is nothing mounted.
     (at,) = [mount['mountPath'] for mount in container['volumeMounts'] if mount['name'] == 'token']
     check(environment['DDPRUN_TOKEN_FILE'] == f'{at}/token', 'the token is where its secret is mounted')

@@ -65,7 +65,9 @@ class Slurm : public ::testing::Test {
     std::istringstream lines(job.err());
     std::string others;
     for (std::string line; std::getline(lines, line);) {
-      if (line.find("waiting for the leader at") == std::string::npos) others += line + "\n";
+      const bool waits = line.find("waiting for the leader at") != std::string::npos ||
+                         line.find("; waiting for nodes: ") != std::string::npos;
+      if (!waits) others += line + "\n";
     }
     return others;
   }
