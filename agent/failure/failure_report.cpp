@@ -378,8 +378,9 @@ std::string summary(const rdzv::JobOutcome& outcome, const std::string& program,
   parts.pop_back();
   if (!parts.empty()) text += joined(parts, ", ") + " and ";
   text += last;
-  // A node that joined after the change has lost no time by it.
-  if (downtime.total() >= std::chrono::milliseconds(1)) {
+  // A node that joined after the change of nodes has lost no time by it.
+  const bool is_restarted = outcome.restarts > 0 || outcome.restarts_asked_for > 0;
+  if (is_restarted || downtime.total() >= std::chrono::milliseconds(1)) {
     text += " cost " + in_words(downtime.total()) + " of it" + parts_in_words(downtime);
   }
   if (goodput) text += "; goodput " + percent_text(*goodput) + " since the first step";

@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
-#include <cmath>
+#include <chrono>
+#include <optional>
 
 #include "launcher/cli/rdzv_keys.h"
 #include "launcher/cli/text.h"
@@ -36,8 +37,9 @@ std::optional<long long> whole_number(std::string_view key, std::string_view val
   if (const auto number = parse_number<long long>(value)) return number;
   const bool is_in_seconds = key != "keep_alive_max_attempt" && key != "reconnect_grace";
   const auto time = is_in_seconds ? seconds_in(value) : std::nullopt;
-  if (!time || time->count() != std::floor(time->count())) return std::nullopt;
-  return static_cast<long long>(time->count());
+  if (!time) return std::nullopt;
+  const auto whole = std::chrono::floor<std::chrono::duration<long long>>(*time);
+  return whole == *time ? std::optional(whole.count()) : std::nullopt;
 }
 
 std::string unknown_key(std::string_view key) {

@@ -1,3 +1,5 @@
+#include <exception>
+
 #include "tests/sim/virtual_agent.h"
 
 namespace ddprun::sim {
@@ -30,6 +32,9 @@ Result VirtualJob::run(CoreTime limit, std::uint64_t events_max) {
     check_end();
   } catch (const Violation& violation) {
     result.violation = violation.what();
+    trace("VIOLATION: ", result.violation);
+  } catch (const std::exception& exception) {  // a core throws where it meets what cannot be
+    result.violation = std::string("an exception: ") + exception.what();
     trace("VIOLATION: ", result.violation);
   }
   result.trace = trace.text();
