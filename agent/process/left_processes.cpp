@@ -53,9 +53,9 @@ std::string command_of(pid_t pid) {
 
 std::vector<pid_t> rest_of_group(pid_t leader) {
   std::vector<pid_t> rest = children_of(::getpid());
+  // The other workers are children, too: their files in /proc are not read for that.
   std::erase_if(rest, [leader](pid_t pid) {
-    const auto its = kinship_of(pid);
-    return pid == leader || !its || its->group != leader;
+    return pid == leader || ::getpgid(pid) != leader || !kinship_of(pid);
   });
   return rest;
 }
