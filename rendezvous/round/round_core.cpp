@@ -1,9 +1,7 @@
 #include "rendezvous/round/round_core.h"
 
 #include <algorithm>
-#include <iterator>
 #include <limits>
-#include <ranges>
 #include <utility>
 
 #include "rendezvous/common/exit_codes.h"
@@ -369,7 +367,9 @@ void RoundCore::on(NodeId from, const RoundStopped& stopped) {
   if (stopping == nullptr || !stopping->awaited.erase(from)) return;
   stopping->add_consequences(stopped.failures, consequences_max());
   const std::size_t room = kDoneMax - std::min(kDoneMax, stopping->done.size());
-  std::ranges::copy(stopped.done | std::views::take(room), std::back_inserter(stopping->done));
+  const auto end =
+      stopped.done.begin() + static_cast<std::ptrdiff_t>(std::min(room, stopped.done.size()));
+  stopping->done.insert(stopping->done.end(), stopped.done.begin(), end);
 }
 
 // ---- nodes that go

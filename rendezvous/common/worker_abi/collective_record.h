@@ -295,8 +295,10 @@ inline std::vector<NumberedCall> recent_calls(std::vector<NumberedCall> calls,
   std::erase_if(calls, [before](const NumberedCall& each) { return each.number >= before; });
   std::ranges::reverse(calls);
   std::ranges::stable_sort(calls, std::ranges::greater{}, &NumberedCall::number);
-  const auto twice = std::ranges::unique(calls, {}, &NumberedCall::number);
-  calls.erase(twice.begin(), twice.end());
+  const auto is_same = [](const NumberedCall& one, const NumberedCall& other) {
+    return one.number == other.number;
+  };
+  calls.erase(std::unique(calls.begin(), calls.end(), is_same), calls.end());
   if (calls.size() > kRecentMax) calls.resize(kRecentMax);
   std::ranges::reverse(calls);
   return calls;
