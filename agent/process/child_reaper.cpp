@@ -21,6 +21,15 @@ constexpr auto kOrphanLimit = 2s;  // time for orphans to end after SIGKILL
 constexpr std::chrono::milliseconds kFirstPause{1};
 constexpr std::chrono::milliseconds kLongestPause{100};
 
+// Asio's handlers let a signal interrupt system calls. Where a filter or a file server holds a call up, calls that never
+// fail by a signal elsewhere would fail with EINTR.
+void restart_calls_after(int signal) {
+  struct sigaction action {};
+  if (::sigaction(signal, nullptr, &action) != 0) return;
+  action.sa_flags |= SA_RESTART;
+  ::sigaction(signal, &action, nullptr);
+}
+
 }  // namespace
 
 ChildReaper::ChildReaper(boost::asio::io_context& io, const std::string& agent_id,
@@ -36,6 +45,7 @@ Result<void> ChildReaper::start(std::size_t slots, std::optional<MemoryOffer> of
                                 const std::string& own_groups) {
   become_subreaper();
   signal_.add(SIGCHLD);  // before the first child: the keeper may be killed at once
+  restart_calls_after(SIGCHLD);
   unblock_signals({SIGCHLD});
   auto keeper = Keeper::start(slots, std::move(offer));
   if (!keeper) return fail(std::move(keeper.error()));
