@@ -454,9 +454,9 @@ class Worker final : public WorkerProcess {
   // Members of the group that are to end before the worker's own end counts.
   void await_others(const std::vector<pid_t>& pids) {
     for (const pid_t pid : pids) {
-      const int end = static_cast<int>(::syscall(SYS_pidfd_open, pid, 0));
-      if (end < 0) continue;  // it is gone
-      others_.emplace_back(executor_, end);
+      rdzv::UniqueFd end = pidfd_of(pid);
+      if (!end) continue;  // it is gone
+      others_.emplace_back(executor_, end.release());
       others_.back().async_wait(asio::posix::stream_descriptor::wait_read,
                                 lifetime_.guard([this, other = std::prev(others_.end())](auto) {
                                   others_.erase(other);
