@@ -311,6 +311,7 @@ bool WorkerLink::on_message(Packet& packet) {
     case link::Kind::kCannotRecover: {
       const char* const why = packet.message.why;
       taken_ &= ~link::kCanRecover;
+      has_refused_ = true;
       hooks_.cannot_recover(printable({why, ::strnlen(why, sizeof packet.message.why)}));
       return true;
     }

@@ -546,7 +546,8 @@ void WorkerGroup::tell_of_end(Round round, rdzv::WorkerFailure ended, bool was_t
   } else {
     Worker& its = worker(ended.local_rank);
     const bool can = can_replace(ended.local_rank);
-    if (can || (its.is_newcomer && its.before && !events_.is_stopping())) {
+    const bool counts = its.before && !its.before->has_refused() && !events_.is_stopping();
+    if (can || (its.is_newcomer && counts)) {
       const auto [committed, generation] = its.before->recovered();
       event.replaceable = {committed, generation, can};
       its.failure = ended;
