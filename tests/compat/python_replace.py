@@ -443,7 +443,7 @@ class Refused(unittest.TestCase):
         with mock.patch.object(self.groups, "_url", "tcp://127.0.0.1:1"):
             self.join()
             self.assert_said("do not meet at the store of ddprun")
-        with mock.patch.object(self.groups, "ask_all_at_join", return_value=["2.11.0", "2.15.0"]):
+        with mock.patch.object(self.groups, "ask_all", return_value=["2.11.0", "2.15.0"]):
             self.join()
             self.assert_said("different versions of torch (2.11.0, 2.15.0)")
         with mock.patch.object(self.groups, "_interrupt", None):

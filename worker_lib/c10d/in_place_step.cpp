@@ -6,7 +6,9 @@
 // that name of Job's, and goes on with what it returns or has changed.
 //
 //   a batch is given    _note                    the generators are not where they were
+//                       _note_given              likewise
 //                       _refuse_batch            it is to be given again, and was written into
+//                       _restore_given           it is given again
 //                       _refuse_steps            the number of steps that were made with it is not 1
 //   entry of a step     _before_entry            not offered yet, or a newer generation
 //                       _text_of_entry           what is written has changed, or is asked for each time
@@ -37,6 +39,7 @@
 #include <utility>
 
 #include "worker_lib/c10d/gloo_interrupt.h"
+#include "worker_lib/process/crc32c.h"
 #include "worker_lib/process/shared_memory.h"
 #include "worker_lib/process/unwind_tables.h"
 
@@ -534,17 +537,18 @@ struct StepPath {
   PyObject_HEAD char is_off;  // refused or withdrawn: steps are counted, no more
   char is_usual;              // offered, and in no generation that is not yet told
   char is_in_step, has_stepped;
-  char has_given;      // gradients, since the last forward
-  char was_ended;      // by the error for a lost rank, which must reach step()
-  char again;          // the batch is to be given once more
-  char gives_buffers;  // of the model to all ranks, in the first forward of this step
-  char has_noted;      // the generators as usual, before the batches of this step were loaded
+  char has_given;        // gradients, since the last forward
+  char was_ended;        // by the error for a lost rank, which must reach step()
+  char again;            // the batch is to be given once more
+  char gives_buffers;    // of the model to all ranks, in the first forward of this step
+  char has_noted;        // the generators as usual, before the batches of this step were loaded
+  char has_noted_given;  // likewise, when the program was given them
   long long committed, generation, epoch, loop, steps;
   unsigned long long calls_at_commit;  // or at join()
   unsigned long long calls_at_entry;
   unsigned long long between;           // calls between the last step and this one
   unsigned long long weights_at_entry;  // the sum of their versions
-  unsigned long long mirror_at, noted_at, wanted_at, committed_at;  // addresses
+  unsigned long long mirror_at, noted_at, given_at, wanted_at, committed_at;  // addresses
   PyObject* members[kMembers];
 };
 
@@ -803,6 +807,7 @@ PyMemberDef path_members[] = {
     {"_again", T_BOOL, offsetof(StepPath, again), 0, nullptr},
     {"_gives_buffers", T_BOOL, offsetof(StepPath, gives_buffers), 0, nullptr},
     {"_has_noted", T_BOOL, offsetof(StepPath, has_noted), 0, nullptr},
+    {"_has_noted_given", T_BOOL, offsetof(StepPath, has_noted_given), 0, nullptr},
     {"committed", T_LONGLONG, offsetof(StepPath, committed), 0, nullptr},
     {"_generation", T_LONGLONG, offsetof(StepPath, generation), 0, nullptr},
     {"_epoch", T_LONGLONG, offsetof(StepPath, epoch), 0, nullptr},
@@ -814,6 +819,7 @@ PyMemberDef path_members[] = {
     {"_weights_at_entry", T_ULONGLONG, offsetof(StepPath, weights_at_entry), 0, nullptr},
     {"_mirror_at", T_ULONGLONG, offsetof(StepPath, mirror_at), 0, nullptr},
     {"_noted_at", T_ULONGLONG, offsetof(StepPath, noted_at), 0, nullptr},
+    {"_given_at", T_ULONGLONG, offsetof(StepPath, given_at), 0, nullptr},
     {"_wanted_at", T_ULONGLONG, offsetof(StepPath, wanted_at), 0, nullptr},
     {"_committed_at", T_ULONGLONG, offsetof(StepPath, committed_at), 0, nullptr},
     {"_generators_seen", T_OBJECT, at(kGeneratorsSeen), 0, nullptr},
@@ -937,12 +943,26 @@ bool note(StepPath* self) {
   return true;
 }
 
+// The random numbers when the program is given a batch: what it draws before its step is drawn again with the same batch.
+bool note_given(StepPath* self) {
+  const int is_so = is_as_seen(self->members[kGeneratorsSeen]);
+  const Blocks* blocks = as_blocks(self->members[kGeneratorBlocks]);
+  if (is_so < 0) return false;
+  if (is_so == 0 || blocks == nullptr || self->given_at == 0) {
+    return static_cast<bool>(call<"_note_given">(object(self)));
+  }
+  copy_blocks(reinterpret_cast<char*>(self->given_at), blocks_of(blocks));
+  self->has_noted_given = 1;
+  return true;
+}
+
 // The same batch, to a step that is made again.
 PyObject* given_again(Given* self) {
   const Owned now = versions(self->batch);
   const int is_same = now ? PyObject_RichCompareBool(now.get(), self->versions, Py_EQ) : -1;
   if (is_same < 0) return nullptr;
   if (is_same == 0 && !call<"_refuse_batch">(self->path)) return nullptr;
+  if (!call<"_restore_given">(self->path)) return nullptr;
   return copy_of(self->batch).release();
 }
 
@@ -967,6 +987,7 @@ PyObject* next_given(PyObject* object_of_self) {
   if (!batch) return nullptr;  // there is none, or an exception
   Owned copy = copy_of(batch.get()), its_versions = versions(batch.get());
   if (!copy || !its_versions) return nullptr;
+  if (path->is_off == 0 && !note_given(path)) return nullptr;
   self->done = path->committed;
   set_to(self->versions, its_versions.release());
   set_to(self->batch, batch.release());
@@ -1040,6 +1061,12 @@ bool make_all(PyObject* module) {
 
 // For ctypes: what a Python program whose ranks are replaced in place loads before LibTorch. Needs none of it.
 extern "C" {
+
+// A checksum: two memories that differ in any 32 bits in a row have different sums.
+__attribute__((visibility("default"))) std::uint32_t ddprun_stream_sum(const char* bytes,
+                                                                       std::size_t size) {
+  return ddprun::stream_sum({bytes, size});
+}
 
 // The module with all this; `tensor` is torch.Tensor. Through ctypes.PyDLL.
 PyObject* ddprun_in_place_types(PyObject* tensor) {

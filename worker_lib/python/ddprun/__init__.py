@@ -27,7 +27,7 @@ def __dir__():
     return sorted({*globals(), *_ON_DEMAND})
 
 
-def join(model, optimizer, scheduler=None, scaler=None, sampler=None, **parts):
+def join(model, optimizer, scheduler=None, scaler=None, sampler=None, unchanged=(), **parts):
     """Returns what the loop of training goes through, so that a rank which dies is replaced and the others go on:
 
         job = ddprun.join(model=ddp, optimizer=optimizer, scheduler=scheduler, sampler=sampler)
@@ -39,13 +39,16 @@ def join(model, optimizer, scheduler=None, scaler=None, sampler=None, **parts):
 
     `model` is a DistributedDataParallel over Gloo; `optimizer` may be in the wrapper of a framework (Accelerate, Lightning);
     `scheduler` is one or a list; `parts` have a state_dict() and a
-    load_state_dict(), and are small: what only this rank has. Call it when all is set up, right before the loop. With
+    load_state_dict(), and are small: what only this rank has. An object with a state in the loop's functions (another model,
+    an optimizer, a generator) that was not given is looked for: it must be in `unchanged`, or no rank is replaced in place, and
+    a line names it. After a replacement the ranks are compared before the next step is committed: what differs is named, and
+    all ranks begin anew. Call it when all is set up, right before the loop. With
     job.batches(loader, per_step=n) a step has a list of n batches.
 
     Without ddprun, or where it replaces no workers, the loop is as if these three words were not there.
     """
     from ddprun import replace
-    return replace.join(model, optimizer, scheduler, scaler, sampler, parts)
+    return replace.join(model, optimizer, scheduler, scaler, sampler, unchanged, parts)
 
 
 def keep(step, state=None, shared=None):

@@ -147,8 +147,9 @@ class Groups:
                                                           wait_for_workers=False, timeout=self._timeout)
         return c10d.PrefixStore("/".join(["ddprun", os.environ["TORCHELASTIC_RESTART_COUNT"], *prefix]), store)
 
-    def ask_all_at_join(self, word):
-        return _ask_all(self._store("join"), self.rank, self.world_size, word)
+    def ask_all(self, about, word):
+        """What each rank says, when all have said something; before there is a generation. Once for each `about`."""
+        return _ask_all(self._store(about), self.rank, self.world_size, word)
 
     @contextlib.contextmanager
     def made_again(self, generation, is_outdated):

@@ -13,7 +13,7 @@ _library = ctypes.PyDLL(None)
 def _load():
     """(its module, why there is none)."""
     make = getattr(_library, "ddprun_in_place_types", None)
-    if make is None or not hasattr(_library, "ddprun_gloo_calls"):
+    if make is None or not hasattr(_library, "ddprun_stream_sum"):
         return None, "its package ddprun is of another version than the ddprun that has started it"
     if "t" in getattr(sys, "abiflags", ""):  # objects have another layout there
         return None, "its Python has no global interpreter lock"
@@ -29,3 +29,10 @@ def gloo_calls():
     calls = _library.ddprun_gloo_calls
     calls.restype = ctypes.POINTER(ctypes.c_uint64)
     return calls().contents
+
+
+def stream_sum():
+    """A function of an address and a size: two memories that differ in any 32 bits in a row have different sums."""
+    sums = _library.ddprun_stream_sum
+    sums.argtypes, sums.restype = (ctypes.c_void_p, ctypes.c_size_t), ctypes.c_uint32
+    return sums

@@ -13,18 +13,20 @@ because each step waits for all. A rank that is behind is given the outcome of t
 | effect of a step     | when the model's gradients begin to be there | what only this rank has, as it is after the step |
 """
 
+import base64
 import itertools
 import json
 import os
 import pickle
 import sys
 import threading
+import zlib
 
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from ddprun import in_place, loading, mirror
+from ddprun import agreement, in_place, loading, mirror
 from ddprun.recovery_link import RecoveryLink
 from ddprun.worker_state import OwnState, SharedState, Versions, layout_of, make_reducer_again
 
@@ -34,6 +36,11 @@ _NEWS_LIMIT_S = 30
 _OFFERS_AFTER = 2
 _PLACES = 6  # of the mirror: entry and effect of an even and of an odd step, two begins
 _MIRROR_BYTES_MIN = 32768
+# After a replacement replicas are compared within so many steps, with about so many bytes in each.
+_COMPARED_STEPS_MAX = 8
+_COMPARED_BYTES = 64 << 20
+_NO_BATCH = ("job.step() outside of a loop over job.batches(…): write `for batch in job.batches(loader):`, or "
+             "`for _ in job.batches(range(steps)):` where the program makes its batches itself")
 
 
 class CannotRecover(RuntimeError):
@@ -45,13 +52,18 @@ class Alone:
 
     def __init__(self):
         self.committed = 0
+        self._is_in_batches = False
         self._step = _CountedStep(self)
 
     def epochs(self, epochs):
         return range(epochs) if isinstance(epochs, int) else epochs
 
     def batches(self, loader, per_step=None):
-        return _batches(loader, per_step)
+        self._is_in_batches = True
+        try:
+            yield from _batches(loader, per_step)
+        finally:
+            self._is_in_batches = False
 
     def step(self):
         return self._step
@@ -64,6 +76,8 @@ class _CountedStep:
         self._job = job
 
     def __enter__(self):
+        if not self._job._is_in_batches:
+            raise RuntimeError(_NO_BATCH)
         return self
 
     def __exit__(self, kind, *_):
@@ -80,7 +94,7 @@ def _chunks(batches, size):
         yield chunk
 
 
-def join(model, optimizer, scheduler, scaler, sampler, parts):
+def join(model, optimizer, scheduler, scaler, sampler, unchanged, parts):
     """ddprun.join()."""
     groups = getattr(sys.modules.get("_ddprun_groups"), "current", None)
     if groups is None or "DDPRUN_REPLACES" not in os.environ:
@@ -88,12 +102,14 @@ def join(model, optimizer, scheduler, scaler, sampler, parts):
     link = RecoveryLink.of_process()
     if link is None:
         return Alone()
+    given = [model, optimizer, scaler, sampler, *parts.values()]
     optimizer, scaler_of_wrapper = _unwrapped(optimizer)
     scaler = scaler if scaler is not None else scaler_of_wrapper
     schedulers = list(scheduler) if isinstance(scheduler, (list, tuple)) else [scheduler] if scheduler is not None else []
     why = in_place.why_not or _why_not(model, optimizer, schedulers, parts)
     why = why or groups.why_not(next(model.parameters()).device.type)
-    job = Job(groups, link, model, optimizer, schedulers, scaler, sampler, parts) if why is None else None
+    given += [optimizer, scaler, *schedulers]
+    job = Job(groups, link, model, optimizer, schedulers, scaler, sampler, parts, given, unchanged) if why is None else None
     if job is None or not job.begin():
         if why is not None:
             link.refuse(why)
@@ -161,7 +177,7 @@ class _Resume:
 class Job(in_place.types.StepPath if in_place.types is not None else object):
     """Has step(), and of what a step does all that is usual, from StepPath, which says when it calls the methods here."""
 
-    def __init__(self, groups, link, ddp, optimizer, schedulers, scaler, sampler, parts):
+    def __init__(self, groups, link, ddp, optimizer, schedulers, scaler, sampler, parts, given, unchanged):
         self._groups, self._link, self._ddp, self._optimizer = groups, link, ddp, optimizer
         self._scaler, self._sampler = scaler, sampler
         device = next(ddp.parameters()).device
@@ -169,13 +185,22 @@ class Job(in_place.types.StepPath if in_place.types is not None else object):
         self._parameters = tuple(ddp.parameters())
         self._versions = Versions(self._parameters)
         self._version_blocks = self._versions.blocks
-        self._shared = SharedState(self._parameters, optimizer, schedulers, scaler)
+        of_model = {id(each) for each in self._parameters}
+        beside_model = [each for group in optimizer.param_groups for each in group["params"] if id(each) not in of_model]
+        self._shared = SharedState((*self._parameters, *beside_model), optimizer, schedulers, scaler)
+        self._all_given, self._unchanged = given, unchanged
+        self._generators = []  # of random numbers, that the program has when its first steps begin
+        self._is_in_batches = False
+        self._equal_values = []  # names of plain values of the program that all ranks had the same of at their second step
+        self._values_agreed = self._replicas_agreed = True  # since the last generation
+        self._compared = 0  # pieces of the replicas
         self._schedulers, self._ddp_attributes = schedulers, vars(ddp)
         self._trained = [each.requires_grad for each in self._parameters]
         self._counted_step = _CountedStep(self)
         self.refused = None
         self._is_offered = False
-        self._wanted_at, self._committed_at, self._noted_at = link.wanted_at, link.committed_at, self._own.noted_at
+        self._wanted_at, self._committed_at = link.wanted_at, link.committed_at
+        self._noted_at, self._given_at = self._own.noted_at, self._own.given_at
         self._lacks_state = False  # of model and optimizer: it has taken a place
         self._is_torn = False  # its own is half another rank's
         self._mirror = None
@@ -204,7 +229,7 @@ class Job(in_place.types.StepPath if in_place.types is not None else object):
         if groups.is_prepared:
             self._take_place()
             return True
-        versions = groups.ask_all_at_join(torch.__version__)
+        versions = groups.ask_all("join", torch.__version__)
         if len(set(versions)) > 1:
             return self._refuse(f"its ranks have different versions of torch ({', '.join(sorted(set(versions)))})")
         try:
@@ -263,6 +288,13 @@ class Job(in_place.types.StepPath if in_place.types is not None else object):
 
     def batches(self, loader, per_step=None):
         """Yields its batches, or lists of `per_step` of them, until a step is committed with each."""
+        self._loader, self._is_in_batches = loader, True
+        try:
+            yield from self._batches_of(loader, per_step)
+        finally:
+            self._is_in_batches = False
+
+    def _batches_of(self, loader, per_step):
         if not self._is_off:
             why = loading.why_not(loader)
             if why is None and self._loop > 0 and not self._has_epochs:
@@ -296,6 +328,13 @@ class Job(in_place.types.StepPath if in_place.types is not None else object):
 
     def _refuse_steps(self, number):
         self._refuse(f"its loop makes {number} steps with one batch: one job.step() is for each")
+
+    def _note_given(self):
+        self._given_state, self._has_noted_given = self._own.generators.now(), False
+
+    def _restore_given(self):
+        generators = self._own.generators
+        generators.restore(self._own.noted_given() if self._has_noted_given else self._given_state)
 
     def _note(self):
         self._own.note_generators()
@@ -352,13 +391,83 @@ class Job(in_place.types.StepPath if in_place.types is not None else object):
         if self._between > 0 and self.committed == 0:
             self._refuse("its ranks call each other between join() and the first step")
             return
+        frame = sys._getframe(1)
+        if self._generation == 0 and self.committed < _OFFERS_AFTER and self._refuse_what_is_not_given(frame):
+            return
         if self._link.wanted > self._generation:
             self._recover()
         if self._resume is not None:
             resume, self._resume = self._resume, None
             resume.restore()
+        if self._generation == 0 and self.committed == 1:
+            self._equal_values = agreement.equal_values(self._values_of_all_at_second_step(frame))
+        while not self._values_agreed:
+            try:
+                self._agree_on_values(frame)
+            except Exception as error:
+                if isinstance(error, CannotRecover) or not self._is_lost(error):
+                    raise
+                if not self._link.await_news(self._generation, _NEWS_LIMIT_S):
+                    self._withdraw()
+                    raise
+                self._recover()
         if self._is_due():
             self._listen()
+
+    def _refuse_what_is_not_given(self, frame):
+        """Before the first two steps; the state of an optimizer is there in the second."""
+        if not self._is_in_batches:
+            raise RuntimeError(_NO_BATCH)
+        frames = agreement.frames_of(frame)
+        why = agreement.not_given(frames, [*self._all_given, self._loader], self._unchanged, self._generators)
+        name = agreement.tensors_in_attributes(self._optimizer)
+        if why is None and name is not None:
+            why = f"its optimizer has tensors in an attribute ({type(self._optimizer).__name__}.{name}), which its state_dict() lacks"
+        if why is None and self._shared.has_sparse():
+            why = "its optimizer's state has sparse tensors (as momentum of an Embedding(sparse=True) is)"
+        if why is not None:
+            self._refuse(why)
+        return why is not None
+
+    def _values(self, frame):
+        return agreement.plain_values(agreement.frames_of(frame), self._optimizer, self._ddp.module)
+
+    def _values_of_all_at_second_step(self, frame):
+        word = base64.b64encode(zlib.compress(json.dumps(self._values(frame)).encode())).decode()
+        return [json.loads(zlib.decompress(base64.b64decode(each))) for each in self._groups.ask_all("second step", word)]
+
+    def _agree_on_values(self, frame):
+        """Before the first step of a generation: all ranks are at its entry."""
+        of_ranks = _all_gather(self._values(frame))
+        why = agreement.difference_of_values(self._equal_values, of_ranks, frame)
+        if why is not None:
+            self._end_for(why)
+        self._values_agreed = True
+
+    def _compare_replicas(self):
+        """Before a step is committed. If a rank is lost meanwhile the step counts, and the next generation is compared."""
+        pieces = self._shared.pieces(_COMPARED_BYTES, _COMPARED_STEPS_MAX)
+        try:
+            of_ranks = _all_gather(self._shared.sums(self._compared, pieces))
+        except Exception as error:
+            if not self._is_lost(error):
+                raise
+            return
+        differing = agreement.difference_of_replicas(of_ranks)
+        if differing is not None:
+            name, rank, other = differing
+            suspect = f"; a checkpoint of the last {self._compared} steps is suspect" if self._compared > 0 else ""
+            self._end_for(f"{name} differs between rank {rank} and rank {other} after a replacement{suspect}")
+        self._compared += 1
+        self._replicas_agreed = self._compared == pieces
+
+    def _end_for(self, why):
+        """All ranks begin anew: going on would be wrong."""
+        self._refuse(why)
+        raise CannotRecover(why)
+
+    def _is_lost(self, error):
+        return _is_of_connection(error) or self._link.wanted > self._generation
 
     def _is_due(self):
         return not self._is_offered and self.committed >= _OFFERS_AFTER
@@ -408,6 +517,8 @@ class Job(in_place.types.StepPath if in_place.types is not None else object):
             self._refuse(why)
         if self._is_off and self._was_ended:
             raise CannotRecover(self.refused)
+        if not self._is_off and not self._replicas_agreed:
+            self._compare_replicas()
 
     def _why_not_commit(self):
         if self._was_ended:
@@ -426,7 +537,7 @@ class Job(in_place.types.StepPath if in_place.types is not None else object):
         self._link.tell_commit(self._generation)
         if self._groups.old:
             self._groups.forget_old()
-        self._is_usual = self._is_offered and not self._groups.old and self._resume is None
+        self._is_usual = self._is_offered and not self._groups.old and self._resume is None and self._replicas_agreed
 
     def _note_settings(self):
         self._settings = self._shared.settings()
@@ -437,7 +548,7 @@ class Job(in_place.types.StepPath if in_place.types is not None else object):
         self._is_in_step = self._was_ended = False
         if self._is_off or not self._is_offered:
             return False
-        if not isinstance(error, Exception) or not (_is_of_connection(error) or self._link.wanted > self._generation):
+        if not isinstance(error, Exception) or not self._is_lost(error):
             self._refuse(f"a step was left by an exception of the program ({type(error).__name__})")
             return False
         if not self._link.await_news(self._generation, _NEWS_LIMIT_S):
@@ -478,6 +589,7 @@ class Job(in_place.types.StepPath if in_place.types is not None else object):
                     self._withdraw()
                     raise error or failure
         self._generation, self._is_usual = wanted, False
+        self._values_agreed, self._replicas_agreed, self._compared = False, False, 0
         self._link.committed(self.committed)
         self._link.regrouped(wanted)
         return was_given_step
@@ -503,7 +615,7 @@ class Job(in_place.types.StepPath if in_place.types is not None else object):
         group = making.group()
         if [each.requires_grad for each in self._parameters] != self._trained:
             raise CannotRecover("which parameters are trained has changed since join()")
-        self._layout, have_gradients, settings, shape, gives_buffers, modes = pickle.loads(making.told())
+        self._layout, have_gradients, settings, shape, gives_buffers, modes, self._equal_values = pickle.loads(making.told())
         self._is_torn = self._is_torn or is_behind
         needs = lacks or self._is_torn
         if needs:
@@ -533,12 +645,12 @@ class Job(in_place.types.StepPath if in_place.types is not None else object):
 
     def _description(self, in_step):
         """Pickled: buckets, which parameters have gradients, settings, the form of the optimizer's state, whether the next
-        forward gives the buffers, which modules train."""
+        forward gives the buffers, which modules train, names of values that all ranks had the same of."""
         have_gradients = [each.grad is not None for each in self._parameters]
         gives_buffers = self._gives_buffers if in_step else self._ddp.require_forward_param_sync
         modes = [each.training for each in self._ddp.modules()]
         return pickle.dumps((layout_of(self._ddp) or self._layout, have_gradients, self._settings, self._shared.shape(),
-                             gives_buffers, modes))
+                             gives_buffers, modes, self._equal_values))
 
     def _where_to_begin(self, committed, calls_between, modes):
         def all_of(settings, restore):
@@ -561,6 +673,12 @@ class Job(in_place.types.StepPath if in_place.types is not None else object):
             raise CannotRecover("a rank was lost between two steps, between which the ranks call each other")
         position, of_processes, _, restore = own.read(record)
         return _Resume(position, None, of_processes, all_of(self._settings, restore), is_in_step=False)
+
+
+def _all_gather(value):
+    found = [None] * dist.get_world_size()
+    dist.all_gather_object(found, value)
+    return found
 
 
 def _is_of_connection(error):

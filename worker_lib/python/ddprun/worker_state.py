@@ -8,11 +8,12 @@ import pickle
 import random
 import struct
 import sys
+import zlib
 
 import torch
 import torch.distributed as dist
 
-from ddprun import in_place
+from ddprun import agreement, in_place
 
 _MERSENNE_BYTES = 2500
 # PyTorch's generator in memory: seed, left, seeded, next, 624 words of 32 bits, two numbers of a normal distribution that are
@@ -89,6 +90,11 @@ class Generators:
                     (types.ATTRIBUTE, self._numpy, "_bit_generator", self._numpys)]
             self._seen = types.Seen([(types.ITEM, vars(_PYTHON), "gauss_next", None), *of_numpy])
         return self._seen
+
+    @property
+    def usual(self):
+        """What asked() returns when all that is in `pieces` is all of their state."""
+        return self._usual
 
     def now(self):
         """Their state."""
@@ -295,6 +301,8 @@ class OwnState:
         self.generators, self.buffers, self._parts = Generators(gpu), Buffers(module), parts
         self._before = ctypes.create_string_buffer(Generators.BYTES_MAX)
         self.noted_at = ctypes.addressof(self._before)
+        self._at_given = ctypes.create_string_buffer(Generators.BYTES_MAX)
+        self.given_at = ctypes.addressof(self._at_given)
         self._asked_before = self._asked = self._pieces = None
         self._before_bytes = 0
 
@@ -317,6 +325,10 @@ class OwnState:
         if generators.pieces is not self._pieces or generators.size != self._before_bytes:
             self._lay_out(generators.size)
         self.generator_blocks.copy_to(self.noted_at)
+
+    def noted_given(self):
+        """The generators as StepPath has copied them to given_at, while all was as usual."""
+        return self.generators.usual, ctypes.string_at(self.given_at, self.generators.size)
 
     def entry_text(self, more):
         """Of a record with entry_blocks, with what note_generators() has noted."""
@@ -429,6 +441,34 @@ class SharedState:
         states = getattr(self._scaler, "_per_optimizer_states", None)
         if states is not None:
             states.clear()
+
+    def has_sparse(self):
+        return any(isinstance(value, torch.Tensor) and value.layout != torch.strided
+                   for its in self._optimizer.state.values() for value in its.values())
+
+    def pieces(self, bytes_of_piece, pieces_max):
+        """How many times sums() is asked, until all tensors are summed; equal on all ranks, whatever their state is."""
+        size = sum(each.nbytes for each in self._parameters) * 3  # as with Adam's moments
+        return max(1, min(pieces_max, -(-size // bytes_of_piece)))
+
+    def sums(self, piece, pieces):
+        """{name: sum} of this part of the tensors, with all settings."""
+        found = {}  # settings first: a difference in them is the cause of others
+        for index, group in enumerate(self._optimizer.param_groups):
+            for name, value in group.items():
+                if name != "params":
+                    found.update(agreement.leaves(f"{name} of the optimizer's parameter group {index}", value))
+        for index, each in enumerate(self._schedulers):
+            found.update(agreement.leaves(f"state of scheduler {index}", each.state_dict()))
+        if self._scaler is not None:
+            found.update(agreement.leaves("state of the GradScaler", self._scaler.state_dict()))
+        tensors = {f"parameter {index}": each for index, each in enumerate(self._parameters)}
+        for index, its in self._optimizer.state_dict()["state"].items():
+            tensors.update((f"the optimizer's {name} of parameter {index}", value) for name, value in its.items())
+        for name, value in tensors.items():
+            if zlib.crc32(name.encode()) % pieces == piece:
+                found.update(agreement.leaves(name, value))
+        return found
 
     def shape(self):
         """The optimizer's state without the contents of its tensors."""

@@ -1,0 +1,269 @@
+"""Trainings as people write them, of which a replacement in place would make another one without a word: each ends with the
+bits of an undisturbed run, or a sentence names what differs or was not given, and all ranks begin anew (ddprun.join).
+
+  python_agreement.py DDPRUN DDPCTL [TEST…]
+"""
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+from pathlib import Path
+
+DDPRUN, DDPCTL = (Path(sys.argv.pop(1)).resolve() for _ in range(2))
+SOURCE = Path(__file__).resolve().parents[2]
+STEPS, KILLED_AT = 24, 12
+LIMIT_S = 120
+
+# What each kind of training is made of, before and in its loop. `go()` waits for the kill at one step.
+PROGRAM = '''
+import copy, hashlib, os, pathlib, random, sys, time
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+import ddprun
+
+folder = pathlib.Path(sys.argv[1])
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+torch.manual_seed(0)
+STEPS, KILLED_AT = {steps}, {killed_at}
+
+
+def go(job):
+    """Between two steps: one of them waits until rank 1 is another process."""
+    if (folder / "kill").exists() and job.committed == KILLED_AT:
+        (folder / f"pid-{{rank}}").write_text(str(os.getpid()))
+        while not (folder / "killed").exists():
+            time.sleep(0.01)
+
+
+def end(*modules):
+    total = hashlib.sha256()
+    for module in modules:
+        for tensor in module.state_dict().values():
+            total.update(tensor.numpy().tobytes())
+    (folder / f"end-{{rank}}").write_text(total.hexdigest())
+
+
+def main():
+{body}
+
+
+main()
+'''
+
+PLAIN = '''
+model = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.1), nn.Linear(8, 1))
+ddp = DistributedDataParallel(model)
+optimizer = torch.optim.AdamW(ddp.parameters(), 0.01)
+torch.manual_seed(100 + rank)
+'''
+LOOP = '''
+for {each} in {batches}:
+    {before}
+    with job.step():
+        optimizer.zero_grad()
+        {first}
+        ddp(torch.randn(4, 8) * 1.0 if x is None else x).square().mean().backward()
+        optimizer.step()
+        {last}
+    go(job)
+end(model)
+'''
+
+
+def program(setup=PLAIN, join="job = ddprun.join(model=ddp, optimizer=optimizer)", each="_", batches="job.batches(range(STEPS))",
+            before="x = None", first="pass", last="pass"):
+    body = setup + join + LOOP.format(each=each, batches=batches, before=before, first=first, last=last)
+    return PROGRAM.format(steps=STEPS, killed_at=KILLED_AT, body="\n".join("    " + line for line in body.splitlines()))
+
+
+SET_LR = "[group.update(lr=0.01 * 0.9 ** {}) for group in optimizer.param_groups]"
+
+
+class Agreement(unittest.TestCase):
+    def setUp(self):
+        self.folder = Path(tempfile.mkdtemp())
+        self.addCleanup(shutil.rmtree, self.folder)
+
+    def run_training(self, text, name, kill):
+        """What the ranks end with, and what was said."""
+        folder = self.folder / name
+        folder.mkdir()
+        (folder / "train.py").write_text(text)
+        if kill:
+            (folder / "kill").touch()
+        control = folder / "control"
+        control.mkdir(mode=0o700)
+        environment = {**os.environ, "PYTHON_EXEC": sys.executable, "PYTHONPATH": str(SOURCE / "worker_lib/python"),
+                       "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", "DDPRUN_CONTROL_DIR": str(control),
+                       "GLOO_SOCKET_IFNAME": "lo"}
+        with open(folder / "said", "w+b") as said, subprocess.Popen(
+                [DDPRUN, "--nproc-per-node=2", "--max-restarts=3", "--standby=2", "--rdzv-id=job",
+                 folder / "train.py", folder], stdout=said, stderr=said, env=environment, cwd=folder) as agent:
+            try:
+                if kill:
+                    self.kill(folder, agent)
+                code = agent.wait(LIMIT_S)
+            finally:
+                if agent.poll() is None:
+                    agent.terminate()
+        ends = [(folder / f"end-{rank}").read_text() if (folder / f"end-{rank}").exists() else None for rank in range(2)]
+        return code, ends, (folder / "said").read_text(errors="replace")
+
+    def kill(self, folder, agent):
+        deadline = time.monotonic() + LIMIT_S
+        pids = [folder / f"pid-{rank}" for rank in range(2)]
+        while not all(each.exists() and each.read_text() for each in pids) or not self.has_standbys(folder):
+            self.assertIsNone(agent.poll(), (folder / "said").read_text(errors="replace"))
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.02)
+        os.kill(int(pids[1].read_text()), signal.SIGKILL)
+        (folder / "killed").touch()
+
+    @staticmethod
+    def has_standbys(folder):
+        """Both, where workers are replaced in place; whether they are is known by then."""
+        if "workers cannot be replaced in place" in (folder / "said").read_text(errors="replace"):
+            return True
+        asked = subprocess.run([DDPCTL, "status", "--json", "job"], capture_output=True,
+                               env={**os.environ, "DDPRUN_CONTROL_DIR": str(folder / "control")})
+        status = json.loads(asked.stdout)["nodes"][0] if asked.returncode == 0 else {}
+        return (status.get("replacement") or {}).get("waiting") == 2
+
+    def disturb(self, text):
+        code, expected, said = self.run_training(text, "undisturbed", kill=False)
+        self.assertEqual(code, 0, said)
+        self.assertEqual(len(set(expected)), 1, "the undisturbed replicas differ")
+        code, ends, said = self.run_training(text, "disturbed", kill=True)
+        self.assertEqual(code, 0, said)
+        self.assertEqual(ends, expected, said)
+        return said
+
+    def assert_replaced(self, text):
+        said = self.disturb(text)
+        self.assertIn("its standby takes its place", said)
+        self.assertNotIn("cannot be replaced in place", said)
+
+    def assert_named(self, text, words):
+        said = self.disturb(text)
+        self.assertRegex(said, f"workers cannot be replaced in place: .*{words}")
+
+    def test_a_plain_loop(self):
+        self.assert_replaced(program())
+
+    def test_a_learning_rate_from_a_counter_of_the_loop(self):
+        self.assert_named(program(PLAIN + "n = 0\n", first=SET_LR.format("n"), last="n += 1"),
+                          re.escape("train.py:") + r"\d+: n is 12 on rank 0 and 0 on rank 1")
+
+    def test_a_learning_rate_from_enumerate(self):
+        self.assert_named(program(each="i, _", batches="enumerate(job.batches(range(STEPS)))", first=SET_LR.format("i")),
+                          r"i is 12 on rank 0 and \d+ on rank 1")
+
+    def test_a_counter_in_an_object(self):
+        # No local: what it has led to is compared.
+        self.assert_named(program(PLAIN + "at = [0]\n", first=SET_LR.format("at[0]"), last="at[0] += 1"),
+                          "lr of the optimizer's parameter group 0 differs between rank 0 and rank 1")
+
+    def test_a_learning_rate_from_the_job(self):
+        self.assert_replaced(program(first=SET_LR.format("job.committed")))
+
+    def test_an_average_that_was_not_given(self):
+        self.assert_named(program(PLAIN + "average = copy.deepcopy(model)\n", last="[a.data.lerp_(p.data, 0.1) for a, p in "
+                                  "zip(average.parameters(), model.parameters())]"),
+                          r"average is a model \(Sequential\) that join\(\) was not given")
+
+    def test_an_average_in_an_object(self):
+        self.assert_named(program(PLAIN + "class Average:\n    pass\nits = Average()\nits.model = copy.deepcopy(model)\n"),
+                          r"its.model is a model \(Sequential\) that join\(\) was not given")
+
+    def test_a_teacher_that_stays_as_it_is(self):
+        self.assert_replaced(program(PLAIN + "teacher = copy.deepcopy(model)\n",
+                                     "job = ddprun.join(model=ddp, optimizer=optimizer, unchanged=(teacher,))"))
+
+    def test_a_second_model_and_optimizer(self):
+        self.assert_named(program(PLAIN + "other = DistributedDataParallel(nn.Linear(8, 1))\n"
+                                  "its_optimizer = torch.optim.SGD(other.parameters(), 0.1)\n"), "that join\\(\\) was not given")
+
+    def test_a_generator_of_its_own(self):
+        self.assert_named(program(PLAIN + "noise = torch.Generator().manual_seed(rank)\n",
+                                  before="x = torch.randn(4, 8, generator=noise)"), "noise is a generator of random numbers")
+
+    def test_a_generator_that_each_step_makes_anew(self):
+        self.assert_replaced(program(each="n", before="noise = torch.Generator().manual_seed(n * 2 + rank); "
+                                     "x = torch.randn(4, 8, generator=noise)"))
+
+    def test_numbers_that_are_drawn_before_the_step(self):
+        self.assert_replaced(program(before="x = torch.randn(4, 8)"))
+
+    def test_a_parameter_beside_the_model(self):
+        self.assert_replaced(program(PLAIN + "scale = nn.Parameter(torch.ones(1))\noptimizer.add_param_group({'params': [scale]})\n",
+                                     last="scale.data.mul_(1.01); end(nn.ParameterList([scale]))"))
+
+    def test_an_attribute_of_a_module(self):
+        self.assert_named(program(last="model[1].p = 0.2 if job.committed > 5 else 0.1"),
+                          "the attribute p of the model's 1 is 0.2 on rank 0 and 0.1 on rank 1")
+
+    def test_momentum_in_sparse_tensors(self):
+        self.assert_named(program('''
+model = nn.Sequential(nn.Embedding(10, 8, sparse=True), nn.Linear(8, 1))
+ddp = DistributedDataParallel(model)
+optimizer = torch.optim.SGD(ddp.parameters(), 0.01, momentum=0.9)
+torch.manual_seed(100 + rank)
+''', before="x = torch.randint(10, (4,))"), "sparse")
+
+    def test_slow_weights_of_an_optimizer(self):
+        self.assert_named(program('''
+class Lookahead(torch.optim.SGD):
+    def __init__(self, parameters, lr):
+        super().__init__(parameters, lr)
+        self.slow = [each.detach().clone() for group in self.param_groups for each in group["params"]]
+model = nn.Linear(8, 1)
+ddp = DistributedDataParallel(model)
+optimizer = Lookahead(ddp.parameters(), 0.01)
+torch.manual_seed(100 + rank)
+'''), r"tensors in an attribute \(Lookahead.slow\)")
+
+    def test_steps_without_batches(self):
+        code, _, said = self.run_training(program(batches="range(STEPS)"), "without", kill=False)
+        self.assertNotEqual(code, 0)
+        self.assertIn("job.step() outside of a loop over job.batches(…)", said)
+
+
+class Sums(unittest.TestCase):
+    """A difference in any single element is found."""
+
+    def test_any_element(self):
+        import ctypes
+        import random
+        import torch
+        ctypes.CDLL(str(DDPRUN.parents[1] / "lib/libddprun_in_place.so"), ctypes.RTLD_GLOBAL)
+        sys.path.insert(0, str(SOURCE / "worker_lib/python"))
+        from ddprun import agreement
+        chance = random.Random(5)
+        for number in range(300):
+            shape = [chance.randint(1, 40) for _ in range(chance.randint(1, 3))]
+            kind = chance.choice([torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.uint8, torch.bool])
+            tensor = (torch.rand(shape, generator=torch.Generator().manual_seed(number)) * 100).to(kind)
+            if chance.random() < 0.3 and tensor.dim() > 1:
+                tensor = tensor.transpose(0, 1)
+            other = tensor.clone()
+            self.assertEqual(agreement.sum_of(tensor), agreement.sum_of(other))
+            at = tuple(chance.randrange(size) for size in other.shape)
+            bits = other.contiguous().view(torch.uint8).view(*other.shape, -1) if other.dim() else other
+            changed = bits.clone()
+            changed[at][chance.randrange(changed.shape[-1])] ^= 1
+            other = changed.reshape(-1).view(kind).view(other.shape) if kind != torch.bool else ~other
+            self.assertNotEqual(agreement.sum_of(tensor), agreement.sum_of(other), (number, shape, kind))
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

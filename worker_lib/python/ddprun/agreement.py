@@ -1,0 +1,227 @@
+"""What a replacement must not change unseen: whether the ranks of a training still agree, and whether ddprun.join() was given
+all that the training's state is made of. Used by ddprun.replace.
+
+Replicas are compared by what they hold. What they do not hold is looked for: objects with a state that join() was not given,
+and plain values (numbers, strings) of the program that were equal on all ranks when the training began, which a new process
+has as the set-up has left them."""
+
+import ctypes
+import random
+import sys
+import types
+
+import torch
+
+from ddprun import in_place
+
+_PLAIN = (bool, int, float, str, type(None))
+_TEXT_MAX = 200  # of a value that is told
+# A frame of the program ends here: below it is how Python starts a program.
+_OUTSIDE = ("importlib", "runpy", "ddprun", "_ddprun")
+_SAMPLES_MAX = 1000  # elements of a container that are looked at
+
+
+def _is_outside(frame):
+    name = frame.f_globals.get("__name__", "")
+    return name.split(".")[0] in _OUTSIDE or frame.f_code.co_filename.startswith("<frozen ")
+
+
+def frames_of(frame):
+    """The frames of the program that lead to this one, the innermost first."""
+    found = []
+    while frame is not None:
+        if not _is_outside(frame):
+            found.append(frame)
+        frame = frame.f_back
+    return found
+
+
+def _place(frame):
+    return f"{frame.f_code.co_filename.rsplit('/', 1)[-1]}:{frame.f_lineno}"
+
+
+# ---- plain values
+
+def plain_values(frames, optimizer, module):
+    """{where it is: value} of numbers and strings that these frames, the optimizer and the modules have."""
+    found = {}
+    for depth, frame in enumerate(reversed(frames)):
+        function = frame.f_code.co_name
+        for name, value in frame.f_locals.items():
+            if not name.startswith("__"):
+                found[f"{depth} {function} {name}"] = _told(value)
+    for name, value in vars(optimizer).items():
+        if not name.startswith("_"):
+            found[f"optimizer {type(optimizer).__name__} {name}"] = _told(value)
+    for path, each in module.named_modules():
+        for name, value in vars(each).items():
+            if not name.startswith("_"):
+                found[f"model {path} {name}"] = _told(value)
+    return found
+
+
+def _told(value):
+    return repr(value)[:_TEXT_MAX] if type(value) in _PLAIN else f"a {type(value).__name__}"
+
+
+def _is_plain(text):
+    return not text.startswith("a ")
+
+
+def equal_values(of_ranks):
+    """The names of plain values that are equal on all ranks."""
+    first, *others = of_ranks
+    return sorted(name for name, text in first.items()
+                  if _is_plain(text) and all(its.get(name) == text for its in others))
+
+
+def difference_of_values(names, of_ranks, frame):
+    """A sentence on the first of these values that two ranks differ in; None: there is none. A value that a rank has not set
+    yet is written there before it is read."""
+    for name in names:
+        known = [(rank, its[name]) for rank, its in enumerate(of_ranks) if name in its]
+        differing = [(rank, text) for rank, text in known if text != known[0][1]]
+        if not differing:
+            continue
+        (rank, text), (other, its_text) = known[0], differing[0]
+        kind, owner, what = name.split(" ", 2)
+        if kind == "optimizer":
+            where = f"the attribute {what} of the optimizer ({owner})"
+        elif kind == "model":
+            where = f"the attribute {what} of the model's {owner or 'module'}"
+        else:
+            where = f"{_place(frame)}: {what}"
+        return (f"{where} is {text} on rank {rank} and {its_text} on rank {other} after a replacement: "
+                "a new process does not have it; count with job.committed, or give it to join() as a part")
+    return None
+
+
+# ---- objects with a state that were not given
+
+def not_given(frames, given, unchanged, generators):
+    """A sentence on the first object with a state in these frames, their globals, and one level deep in attributes and
+    containers, that is none of `given`; None: there is none.
+
+    `generators` is a list for a training's steps: a generator of random numbers counts if an earlier call has put it there,
+    since one that each step makes anew has no state from step to step."""
+    seen_before = {id(each) for each in generators}
+    known = {id(each) for each in unchanged}
+    for each in given:
+        known.update(id(its) for its in _parts_of(each))
+    for frame in frames:
+        seen = [*frame.f_locals.items(), *((name, value) for name, value in frame.f_globals.items() if name in frame.f_code.co_names)]
+        for name, value in seen:
+            if isinstance(value, (types.ModuleType, type)) or id(value) in known:
+                continue
+            for path, each in [(name, value), *_one_level(name, value)]:
+                kind = _kind_of(each, known) if id(each) not in known else None
+                if kind is not None and kind.startswith("a generator") and id(each) not in seen_before:
+                    generators.append(each)
+                elif kind is not None:
+                    return (f"{_place(frame)}: {path} is {kind} that join() was not given: "
+                            f"give it as a part ({name.split('.')[0]}=…), or put it into unchanged=(…) if training leaves it as it is")
+    return None
+
+
+def _parts_of(given):
+    """An object that join() was given, and what belongs to it."""
+    yield given
+    if isinstance(given, torch.nn.Module):
+        yield from given.modules()
+    inner = getattr(given, "optimizer", None)
+    while inner is not None and inner is not given:
+        yield inner
+        inner = getattr(inner, "optimizer", None)
+    for name in ("generator", "sampler", "batch_sampler", "scheduler", "scaler"):
+        its = getattr(given, name, None)
+        if its is not None and its is not given:
+            yield its
+
+
+def _one_level(name, value):
+    if isinstance(value, dict):
+        its = [(f"{name}[{key!r}]", each) for key, each in list(value.items())[:_SAMPLES_MAX]]
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        its = [(f"{name}[{index}]", each) for index, each in enumerate(list(value)[:_SAMPLES_MAX])]
+    elif isinstance(value, (torch.nn.Module, torch.optim.Optimizer, torch.Tensor, torch.utils.data.DataLoader,
+                            torch.utils.data.Dataset, torch.utils.data.Sampler)):
+        return []
+    elif type(value).__module__.split(".")[0] in ("ddprun", "torch", "builtins"):
+        return []
+    else:
+        its = [(f"{name}.{key}", each) for key, each in list(getattr(value, "__dict__", {}).items())[:_SAMPLES_MAX]]
+    return its
+
+
+def _kind_of(value, known):
+    if isinstance(value, torch.nn.Module):
+        its = [*value.parameters(), *value.buffers()]
+        if not its or any(id(module) in known for module in value.modules()) and _has_no_own(value, known):
+            return None
+        return f"a model ({type(value).__name__})"
+    if isinstance(value, torch.optim.Optimizer):
+        return f"an optimizer ({type(value).__name__})"
+    if isinstance(value, (torch.optim.lr_scheduler.LRScheduler, torch.optim.lr_scheduler.ReduceLROnPlateau)):
+        return f"a scheduler ({type(value).__name__})"
+    if isinstance(value, torch.amp.GradScaler):
+        return "a GradScaler" if value.is_enabled() else None
+    if isinstance(value, torch.Generator) and value is not torch.default_generator:
+        return "a generator of random numbers (torch.Generator)"
+    if type(value) is random.Random:
+        return "a generator of random numbers (random.Random)"
+    numpy = sys.modules.get("numpy.random")
+    if numpy is not None and isinstance(value, (numpy.Generator, numpy.RandomState)):
+        return f"a generator of random numbers (numpy.random.{type(value).__name__})"
+    return None
+
+
+def _has_no_own(module, known):
+    """A wrapper around modules that were given, which adds no parameter and no buffer."""
+    of_known = {id(each) for its in module.modules() if id(its) in known for each in [*its.parameters(), *its.buffers()]}
+    return all(id(each) in of_known for each in [*module.parameters(), *module.buffers()])
+
+
+def tensors_in_attributes(optimizer):
+    """The name of an attribute of the optimizer's own that has tensors, which state_dict() does not know; None: there is none."""
+    for name, value in vars(optimizer).items():
+        if name in ("state", "param_groups", "defaults") or name.startswith("_"):
+            continue
+        its = value if isinstance(value, (list, tuple)) else value.values() if isinstance(value, dict) else [value]
+        for each in list(its)[:_SAMPLES_MAX]:
+            if isinstance(each, torch.Tensor) or isinstance(each, (list, tuple)) and any(isinstance(one, torch.Tensor) for one in each):
+                return name
+    return None
+
+
+# ---- replicas
+
+def sum_of(tensor):
+    """Of its contents: two tensors that differ in any one element have different sums."""
+    stream_sum = in_place.stream_sum()
+    its = tensor.detach()
+    dense = (its.coalesce().to_dense() if its.is_sparse else its).cpu().contiguous()
+    return stream_sum(ctypes.c_void_p(dense.data_ptr()), dense.nbytes), tuple(its.shape), str(its.dtype)
+
+
+def leaves(name, value):
+    """(name, something that can be compared) for all that is in dicts, lists and tuples; other objects are left out."""
+    if isinstance(value, torch.Tensor):
+        yield name, sum_of(value)
+    elif isinstance(value, dict):
+        for key in sorted(value, key=repr):
+            yield from leaves(f"{name}[{key!r}]", value[key])
+    elif isinstance(value, (list, tuple)):
+        for index, each in enumerate(value):
+            yield from leaves(f"{name}[{index}]", each)
+    elif isinstance(value, _PLAIN):
+        yield name, repr(value)
+
+
+def difference_of_replicas(of_ranks):
+    """(name, rank, other rank) of the first thing that differs; None: there is none."""
+    names = list(dict.fromkeys(name for its in of_ranks for name in its))
+    for name in names:
+        for rank, its in enumerate(of_ranks):
+            if its.get(name) != of_ranks[0].get(name):
+                return name, 0, rank
+    return None
