@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -96,16 +95,14 @@ bool is_of_connection(const std::exception_ptr& thrown) {
   }
 }
 
-// Where a rank is: whether it has the state, steps committed, results of calls since, whether it is in a step. Of
-// ranks that have the state the greatest is the furthest.
-using Place = std::array<std::int64_t, 4>;
-
 // In a group that was just made, past all notes.
-std::vector<Place> all_gather(c10d::ProcessGroup& group, const Place& mine) {
-  torch::Tensor input = torch::tensor(c10::ArrayRef(mine), torch::kInt64);
+std::vector<recovery::Place> all_gather(c10d::ProcessGroup& group, const recovery::Place& mine) {
+  static_assert(sizeof(mine) == 4 * sizeof(std::int64_t));
+  torch::Tensor input = torch::empty({4}, torch::kInt64);
+  std::memcpy(input.mutable_data_ptr(), &mine, sizeof(mine));
   torch::Tensor output = torch::empty({group.getSize() * input.numel()}, torch::kInt64);
   compat::all_gather_single(group, output, input, {})->wait();
-  std::vector<Place> all(static_cast<std::size_t>(group.getSize()));
+  std::vector<recovery::Place> all(static_cast<std::size_t>(group.getSize()));
   std::memcpy(all.data(), output.const_data_ptr(), output.nbytes());
   return all;
 }
@@ -537,52 +534,57 @@ void Recovery::make_groups(std::uint32_t generation) {
 void Recovery::agree() {
   const auto membership = whole();
   c10d::ProcessGroup& group = *membership->group;
-  const bool lacked = lacks_state_;
-  const auto places =
-      all_gather(group, {lacked || is_torn_ ? 0 : 1, committed_,
-                         static_cast<std::int64_t>(results_.size()), is_in_step_ ? 1 : 0});
-  const auto top = std::ranges::max_element(places);
-  const auto leading = static_cast<int>(top - places.begin());
-  const auto [has_state, committed, results, is_in_step] = *top;
-  if (has_state == 0) {
-    throw CannotRecover(ErrorCode::kUnavailable,
-                        "no rank is left that has the state of the training");
+  using recovery::Holds, recovery::Role;
+  const Holds holds = lacks_state_ ? Holds::kNothing : is_torn_ ? Holds::kPart : Holds::kWhole;
+  auto decided =
+      recovery::plan(all_gather(group, {.holds = holds,
+                                        .committed = committed_,
+                                        .calls = static_cast<std::int64_t>(results_.size()),
+                                        .is_in_step = is_in_step_ ? 1 : 0}));
+  if (const auto* none = std::get_if<recovery::NoPlan>(&decided)) {
+    throw CannotRecover(ErrorCode::kUnavailable, none->why);
   }
-  const bool is_behind = !lacked && committed_ < committed;
-  is_torn_ = is_torn_ || is_behind;  // as long as it is being overwritten
+  const auto& plan = std::get<recovery::Plan>(decided);
+  const auto self = static_cast<std::size_t>(group.getRank());
+  const Role role = plan.roles[self];
+  is_torn_ = is_torn_ || role == Role::kBehind;  // as long as it is being overwritten
   auto told = from_bytes<std::vector<std::string>>(state_->share(
-      leading, lacked || is_torn_, group.getRank() == leading ? to_bytes(results_) : ""));
+      plan.donor, role != Role::kLevel, group.getRank() == plan.donor ? to_bytes(results_) : ""));
   lacks_state_ = is_torn_ = false;
-  if (lacked) {
-    committed_ = committed;
+  committed_ = plan.at.committed;
+  if (role == Role::kNewcomer) {
     results_ = std::move(told);
-    return enter(committed, is_in_step != 0);
+    return enter(plan.at);
   }
-  if (is_behind) {
-    was_given_step_ = true;
-    committed_ = committed;
-    results_.clear();
-  }
-  for (std::size_t i = results_.size(); i < told.size(); ++i) replayed_.push_back(told[i]);
+  was_given_step_ = was_given_step_ || role == Role::kBehind;
+  replayed_.insert(replayed_.end(), told.begin() + plan.replayed_from[self], told.end());
   results_ = std::move(told);
 }
 
-// Where a rank that takes a place begins: at the entry of the step that the others make, or at that of
-// the one before, whose outcome it has been given.
-void Recovery::enter(std::int64_t committed, bool is_in_step) {
+// Where a rank that takes a place begins.
+void Recovery::enter(const recovery::Place& donor) {
+  const std::int64_t committed = donor.committed;
   skipped_.reset();
   replayed_.clear();
   is_entering_ = true;
-  entry_ = is_in_step ? mirror_->read(committed, Mirror::Moment::kEntry) : std::nullopt;
-  if (entry_) return;
+  auto entry = mirror_->read(committed, Mirror::Moment::kEntry);
   entry_ = mirror_->read(committed - 1, Mirror::Moment::kEntry);
-  skipped_ = mirror_->read(committed - 1, Mirror::Moment::kEffect);
-  if (!entry_ || !skipped_) {
-    throw CannotRecover(ErrorCode::kUnavailable,
-                        "the worker whose place this is has left no whole state of step " +
-                            std::to_string(committed));
+  auto effect = mirror_->read(committed - 1, Mirror::Moment::kEffect);
+  switch (recovery::entry_point(donor, {.has_entry = entry.has_value(),
+                                        .has_last_entry = entry_.has_value(),
+                                        .has_last_effect = effect.has_value()})) {
+    case recovery::EntryPoint::kThisStep:
+      entry_ = std::move(entry);
+      return;
+    case recovery::EntryPoint::kBeforeCalls:
+      skipped_ = std::move(effect);
+      replayed_.assign(results_.begin(), results_.end());
+      return;
+    case recovery::EntryPoint::kNowhere:
+      throw CannotRecover(ErrorCode::kUnavailable,
+                          "the worker whose place this is has left no whole state of step " +
+                              std::to_string(committed));
   }
-  replayed_.assign(results_.begin(), results_.end());
 }
 
 // The streams were held back until here.

@@ -46,6 +46,7 @@
 #include "worker_lib/group/membership.h"
 #include "worker_lib/process/agent_link.h"
 #include "worker_lib/process/mirror.h"
+#include "worker_lib/recovery_core/recovery_plan.h"
 
 namespace ddprun {
 
@@ -142,7 +143,7 @@ class Recovery {
   void recover();
   void make_groups(std::uint32_t generation);
   void agree();
-  void enter(std::int64_t committed, bool is_in_step);
+  void enter(const recovery::Place& donor);
   void take_place();
   void write(Mirror::Moment moment, const std::string& bytes);
   void give_up(const std::exception_ptr& thrown);
