@@ -139,22 +139,20 @@ class Agreement(unittest.TestCase):
         status = json.loads(asked.stdout)["nodes"][0] if asked.returncode == 0 else {}
         return (status.get("replacement") or {}).get("waiting") == 2
 
-    def disturb(self, text):
+    def assert_replaced(self, text):
         code, expected, said = self.run_training(text, "undisturbed", kill=False)
-        self.assertEqual(code, 0, said)
-        self.assertEqual(len(set(expected)), 1, "the undisturbed replicas differ")
+        self.assertEqual((code, len(set(expected))), (0, 1), said)
         code, ends, said = self.run_training(text, "disturbed", kill=True)
         self.assertEqual(code, 0, said)
         self.assertEqual(ends, expected, said)
-        return said
-
-    def assert_replaced(self, text):
-        said = self.disturb(text)
         self.assertIn("its standby takes its place", said)
         self.assertNotIn("cannot be replaced in place", said)
 
     def assert_named(self, text, words):
-        said = self.disturb(text)
+        # All begin anew, without a checkpoint: only that they agree in the end is of interest.
+        code, ends, said = self.run_training(text, "disturbed", kill=True)
+        self.assertEqual(code, 0, said)
+        self.assertEqual(len(set(ends)), 1, said)
         self.assertRegex(said, f"workers cannot be replaced in place: .*{words}")
 
     def test_a_plain_loop(self):
@@ -166,7 +164,7 @@ class Agreement(unittest.TestCase):
 
     def test_a_learning_rate_from_enumerate(self):
         self.assert_named(program(each="i, _", batches="enumerate(job.batches(range(STEPS)))", first=SET_LR.format("i")),
-                          r"i is 12 on rank 0 and \d+ on rank 1")
+                          r"i is 1[23] on rank 0 and \d+ on rank 1")  # the step is made again, and the loop counts it
 
     def test_a_counter_in_an_object(self):
         # No local: what it has led to is compared.

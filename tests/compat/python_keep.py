@@ -44,17 +44,17 @@ ddp = DistributedDataParallel(model)
 optimizer = torch.optim.AdamW(ddp.parameters(), 1e-3)
 torch.manual_seed(1000 + rank)
 kept = ddprun.kept()
-is_prepared = "DDPRUN_PREPARED" in os.environ
+prepared = ["DDPRUN_PREPARED"] * ("DDPRUN_PREPARED" in os.environ)  # no plain value, which all ranks must have the same of
 with open(folder / f"kept-{rank}", "a") as file:
-    print(f"{kept.step if kept else 0}{' prepared' if is_prepared else ''}", file=file)
-if is_prepared:
+    print(f"{kept.step if kept else 0}{' prepared' if prepared else ''}", file=file)
+if prepared:
     ddprun.keep(10**9, "a standby keeps nothing")
 if kept:
     model.load_state_dict(kept.shared["model"], strict=False)
     model.load_state_dict(kept.state["buffers"], strict=False)
     optimizer.load_state_dict(kept.shared["optimizer"])
     torch.set_rng_state(kept.state["generator"])
-log = os.open(folder / f"steps-{rank}", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+log = [os.open(folder / f"steps-{rank}", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)]
 job = ddprun.join(model=ddp, optimizer=optimizer)
 for step in job.batches(range(kept.step + 1 if kept else 1, steps + 1)):
     with job.step() as made:
@@ -65,7 +65,7 @@ for step in job.batches(range(kept.step + 1 if kept else 1, steps + 1)):
         optimizer.step()
     if not made.committed:
         continue
-    os.write(log, f"{step} {os.getpid()}\\n".encode())
+    os.write(log[0], f"{step} {os.getpid()}\\n".encode())
     if every and step % every == 0:
         ddprun.keep(step, {"buffers": dict(model.named_buffers()), "generator": torch.get_rng_state()},
                     shared={"model": dict(model.named_parameters()), "optimizer": optimizer.state_dict()})
