@@ -1,4 +1,4 @@
-"""Trainings as people write them, of which a replacement in place would make another one without a word: each ends with the
+"""Trainings as people write them, whose result a replacement in place would change without a word: each ends with the
 bits of an undisturbed run, or a sentence names what differs or was not given, and all ranks begin anew (ddprun.join).
 
   python_agreement.py DDPRUN DDPCTL [TEST…]

@@ -540,7 +540,7 @@ struct StepPath {
   char has_given;        // gradients, since the last forward
   char was_ended;        // by the error for a lost rank, which must reach step()
   char again;            // the batch is to be given once more
-  char gives_buffers;    // of the model to all ranks, in the first forward of this step
+  char gives_buffers;    // buffers of the model to all ranks, in the first forward of this step
   char has_noted;        // the generators as usual, before the batches of this step were loaded
   char has_noted_given;  // likewise, when the program was given them
   long long committed, generation, epoch, loop, steps;

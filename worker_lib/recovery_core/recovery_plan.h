@@ -35,7 +35,7 @@ struct Place {
   std::int64_t is_in_step = 0;  // 0 or 1
 
   auto operator<=>(const Place&) const =
-      default;  // of ranks that hold the whole state the greatest is the furthest
+      default;  // among ranks that hold the whole state the greatest is the furthest
 };
 
 enum class Role { kLevel, kBehind, kIncomplete, kNewcomer };
@@ -67,8 +67,8 @@ enum class EntryPoint {
 };
 
 struct InMirror {
-  bool has_entry = false;        // of the step that is not committed
-  bool has_last_entry = false;   // of the last committed step
+  bool has_entry = false;        // belongs to the step that is not committed
+  bool has_last_entry = false;   // belongs to the last committed step
   bool has_last_effect = false;  // likewise
 };
 

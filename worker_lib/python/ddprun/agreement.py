@@ -15,7 +15,7 @@ import torch
 from ddprun import in_place
 
 _PLAIN = (bool, int, float, str, type(None))
-_TEXT_MAX = 200  # of a value that is told
+_TEXT_MAX = 200  # characters of a value that is told
 # A frame of the program ends here: below it is how Python starts a program.
 _OUTSIDE = ("importlib", "runpy", "ddprun", "_ddprun")
 _SAMPLES_MAX = 1000  # elements of a container that are looked at
@@ -196,7 +196,7 @@ def tensors_in_attributes(optimizer):
 # ---- replicas
 
 def sum_of(tensor):
-    """Of its contents: two tensors that differ in any one element have different sums."""
+    """A checksum of its contents: two tensors that differ in any one element have different sums."""
     stream_sum = in_place.stream_sum()
     its = tensor.detach()
     dense = (its.coalesce().to_dense() if its.is_sparse else its).cpu().contiguous()

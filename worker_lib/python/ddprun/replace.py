@@ -189,7 +189,7 @@ class Job(in_place.types.StepPath if in_place.types is not None else object):
         beside_model = [each for group in optimizer.param_groups for each in group["params"] if id(each) not in of_model]
         self._shared = SharedState((*self._parameters, *beside_model), optimizer, schedulers, scaler)
         self._all_given, self._unchanged = given, unchanged
-        self._generators = []  # of random numbers, that the program has when its first steps begin
+        self._generators = []  # generators of random numbers that the program has when its first steps begin
         self._is_in_batches = False
         self._equal_values = []  # names of plain values of the program that all ranks had the same of at their second step
         self._values_agreed = self._replicas_agreed = True  # since the last generation
