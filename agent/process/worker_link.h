@@ -61,9 +61,9 @@ class WorkerLink : public std::enable_shared_from_this<WorkerLink> {
 
   // ---- replacement in place
 
-  // It takes part in the replacement of others, and can be replaced: it has sent its mirror.
   // It has said that it cannot be replaced in place: its end is no news of the step that it was in.
   bool has_refused() const { return has_refused_; }
+  // It takes part in the replacement of others, and can be replaced: it has sent its mirror.
   bool can_recover() const { return (taken_ & link::kCanRecover) != 0 && mirror_; }
   bool is_prepared() const { return (taken_ & link::kIsPrepared) != 0; }
   // Of this worker, or of the one whose place it has taken; -1: none. The agent never looks into it.

@@ -12,7 +12,7 @@ import types
 
 import torch
 
-from ddprun import in_place
+from ddprun import in_place, loading
 
 _PLAIN = (bool, int, float, str, type(None))
 _TEXT_MAX = 200  # characters of a value that is told
@@ -128,11 +128,12 @@ def _parts_of(given):
     yield given
     if isinstance(given, torch.nn.Module):
         yield from given.modules()
+    yield from loading.generators_of(given)
     inner = getattr(given, "optimizer", None)
     while inner is not None and inner is not given:
         yield inner
         inner = getattr(inner, "optimizer", None)
-    for name in ("generator", "sampler", "batch_sampler", "scheduler", "scaler"):
+    for name in ("scheduler", "scaler"):
         its = getattr(given, name, None)
         if its is not None and its is not given:
             yield its
