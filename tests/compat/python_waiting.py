@@ -218,9 +218,10 @@ class Job:
         status = json.loads(self.ctl("status", "--json") or "{}")
         return ((status.get("nodes") or [{}])[0].get("standbys") or {}).get("waiting", 0)
 
-    def sees(self, kind):
-        """The first event of that kind."""
-        return eventually(lambda: next((event for event in self.events() if event["event"] == kind), None))
+    def sees(self, kind, **expected):
+        """The first event of that kind with what is expected of it. On a busy machine other ranks can be late before that."""
+        return eventually(lambda: next((event for event in self.events()
+                                        if event["event"] == kind and expected.items() <= event.items()), None))
 
     def calls(self, rank):
         """What the status says of the calls of a rank: by group."""
@@ -253,6 +254,12 @@ class Faults(unittest.TestCase):
         def of(kind):
             return [event for event in job.events() if event["event"] == kind and event.get("round") == round]
 
+        def waiting():
+            """Since the fault: on a busy machine a rank can be late for the first group, too."""
+            lines = [line for line in job.out().splitlines() if f"FAULT {fault} " in line]
+            since = float(lines[-1].rpartition(" ")[2]) if lines else float("inf")
+            return [event for event in of("waiting_for") if event["monotonic_us"] / 1e6 > since]
+
         def is_over():
             return job.out().count("DONE") >= RANKS * (self.done + 1)
 
@@ -264,19 +271,19 @@ class Faults(unittest.TestCase):
                 return "failed"
             if is_over():
                 return "done"
-            return "waiting" if of("waiting_for") and expected == "waiting" else None
+            return "waiting" if waiting() and expected == "waiting" else None
 
         began = time.monotonic()
         if expected == "done after waiting":
-            eventually(lambda: of("waiting_for") or of("worker_exited"))
+            eventually(lambda: waiting() or of("worker_exited"))
             job.go_on(fault)
         found = eventually(what)
         print(f"{fault}: {found} after {time.monotonic() - began:.1f} s", flush=True)
         told = f"{fault}: {found}\n{job.out()[-3000:]}\n{of('waiting_for')}{of('hung')}"
         self.assertTrue(found and found in expected, told)
         if expected == "done after waiting" or found == "waiting":
-            self.assertEqual(of("waiting_for")[0]["ranks"], [rank], told)
-            self.assertIn(of("waiting_for")[0]["call"], ("all_reduce", "broadcast"), told)
+            self.assertEqual(waiting()[0]["ranks"], [rank], told)
+            self.assertIn(waiting()[0]["call"], ("all_reduce", "broadcast"), told)
         if found.startswith("hung"):
             self.assertEqual(of("hung")[0]["ranks"], [rank], told)
         else:
@@ -289,7 +296,7 @@ class Faults(unittest.TestCase):
         if found == "done":
             self.done += 1
         lines = [line for line in job.out().splitlines() if f"FAULT {fault} " in line]
-        named = (of("hung") or of("waiting_for") or [None])[0]
+        named = (of("hung") or waiting() or [None])[0]
         if named and fault not in ("slow", "killed"):
             since = float(lines[-1].rpartition(" ")[2])
             self.latencies.setdefault(fault, []).append(round_2(named["monotonic_us"] / 1e6 - since))
@@ -465,10 +472,7 @@ class Missing(OfAJob):
 
     def waiting(self, program, **expected):
         job = self.job(program, options=["--hang-timeout=3"], DDPRUN_TEST_MINUTE_MS="1500")
-        # On a busy machine others may come late, too.
-        found = eventually(lambda: any(event["event"] == "waiting_for" and expected.items() <= event.items()
-                                       for event in job.events()))
-        self.assertTrue(found, f"{job.out()}{job.events()}")
+        self.assertTrue(job.sees("waiting_for", **expected), f"{job.out()}{job.events()}")
         hung = job.sees("hung")
         self.assertTrue(hung, job.out())
         return job, hung
@@ -579,9 +583,7 @@ dist.init_process_group("gloo", init_method=f"file://{os.getcwd()}/store", rank=
 other = dist.new_group([0, 1, 2])
 rank == 2 or dist.all_reduce(torch.ones(5), group=other)
 """))
-        found = job.sees("waiting_for")
-        self.assertTrue(found, job.out())
-        self.assertEqual((found["ranks"], found["group"], found["number"]), ([2], "group 1", 1))
+        self.assertTrue(job.sees("waiting_for", ranks=[2], group="group 1", number=1), f"{job.out()}{job.events()}")
         # The flight recorder, which has been read now, has calls of a group with that name.
         self.expect(job, 0, {"default_pg": (RANKS, 0, 0), "group 1": (RANKS, 0, 1)})
 
@@ -666,9 +668,8 @@ time.sleep(1000)
             for rank in range(RANKS):
                 self.assertTrue(eventually(lambda: "default_pg" in job.calls(rank)), job.out())
             (job.folder / "hooks-have-it").touch()
-            found = job.sees("waiting_for")
-            self.assertTrue(found, job.out())
-            self.assertEqual((found["ranks"], found["waiting"], found["call"], found["number"]), ([1], [0], "send_recv", 1))
+            found = job.sees("waiting_for", ranks=[1], waiting=[0], call="send_recv", number=1)
+            self.assertTrue(found, f"{job.out()}{job.events()}")
             self.assertRegex(found["sentence"], "rank 1 has not come to send_recv .* where rank 0 waits")
             calls = job.calls(2)
             self.assertNotIn("default_pg", calls)
