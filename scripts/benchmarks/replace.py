@@ -23,7 +23,7 @@ CHECKPOINT_EVERY = 50
 PYTHON_VARIABLES = {"PYTHON_EXEC": PYTHON, "PYTHONPATH": str(ROOT / "worker_lib/python")}
 SAMPLES, BATCH = 60_000, 64
 
-# Half a million parameters, dropout, batch statistics; with COST what join() adds to a step, by itself.
+# Half a million parameters, dropout, batch statistics; with COST what recoverable() adds to a step, by itself.
 PYTHON_PROGRAM = '''
 import os, statistics, sys, time
 import torch
@@ -38,11 +38,11 @@ model = nn.Sequential(nn.Linear(256, 512), nn.BatchNorm1d(512), nn.ReLU(), nn.Dr
                       nn.Linear(512, 10))
 ddp = DistributedDataParallel(model)
 optimizer = torch.optim.AdamW(ddp.parameters())
-batches = [(torch.randn(16, 256), torch.randint(0, 10, (16,))) for _ in range(1000)]  # set-up, which is made before join()
+batches = [(torch.randn(16, 256), torch.randint(0, 10, (16,))) for _ in range(1000)]  # set-up, which is made before recoverable()
 
 
 class Nothing:
-    """A step's block, an iterator and hooks, as join() has them, that do nothing."""
+    """A step's block, an iterator and hooks, as recoverable() has them, that do nothing."""
 
     def __init__(self):
         ddp.register_forward_hook(lambda module, arguments, output: output.register_hook(self._before_gradients) and None)
@@ -51,14 +51,12 @@ class Nothing:
     def epochs(self, epochs):
         return range(epochs)
 
-    def batches(self, loader):
-        yield from loader
-
-    def step(self):
-        return self
+    def steps(self, loader):
+        for self._batch in loader:
+            yield self
 
     def __enter__(self):
-        return self
+        return self._batch
 
     def __exit__(self, *_):
         return False
@@ -67,7 +65,7 @@ class Nothing:
         pass
 
 
-job = Nothing() if "FLOOR" in os.environ else ddprun.join(model=ddp, optimizer=optimizer)
+job = Nothing() if "FLOOR" in os.environ else ddprun.recoverable(ddp, optimizer)
 spent, now = [], time.perf_counter
 inside = [0.0]
 
@@ -80,19 +78,19 @@ def timed(hook):
     return call
 
 
-if hasattr(job, "_before_gradients"):
-    job._before_gradients = timed(job._before_gradients)
-    for hooks in (ddp._forward_hooks, optimizer._optimizer_step_post_hooks):
+hooked = job if "FLOOR" in os.environ else job._recovery
+if hooked is not None:
+    hooked._before_gradients = timed(hooked._before_gradients)
+    for hooks in (ddp._forward_pre_hooks, ddp._forward_hooks, optimizer._optimizer_step_post_hooks):
         hooks.update({number: timed(hook) for number, hook in hooks.items()})
 for epoch in job.epochs(3 if "COST" in os.environ else 1000):
-    loop = iter(job.batches(batches))
+    loop = iter(job.steps(batches))
     while True:
         begun = now()
-        batch = next(loop, None)
-        if batch is None:
+        step = next(loop, None)
+        if step is None:
             break
-        step = job.step()
-        step.__enter__()
+        batch = step.__enter__()
         entered, inside[0] = now(), 0.0
         failure = None, None, None
         try:

@@ -1,4 +1,4 @@
-"""A DDP training in Python for campaigns: on made-up data, with ddprun.join, a checkpoint after each epoch, and a line for each
+"""A DDP training in Python for campaigns: on made-up data, with ddprun.recoverable, a checkpoint after each epoch, and a line for each
 step of what it uses (samples.py).
 
     training.py FOLDER SAMPLES EPOCHS COUNT
@@ -54,21 +54,21 @@ def main():
         first = saved["epochs"]
     per_epoch = len(loader)
     used = os.open(f"{samples}.rank{rank}", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-    job = ddprun.join(model=model, optimizer=optimizer, sampler=sampler)
-    for epoch in job.epochs(epochs):
+    training = ddprun.recoverable(model, optimizer)
+    for epoch in training.epochs(epochs):
         if epoch < first:
             continue
         sampler.set_epoch(epoch)
-        for indices, inputs, targets in job.batches(loader):
-            with job.step():
+        for step in training.steps(loader):
+            with step as (indices, inputs, targets):
                 # The number is counted from what the optimizer has, which a process that takes a rank's place has, too.
-                step = steps_of(optimizer)
-                line = [step + 1, epoch, world, step % per_epoch * BATCH * world, *indices.tolist()]
+                made = steps_of(optimizer)
+                line = [made + 1, epoch, world, made % per_epoch * BATCH * world, *indices.tolist()]
                 os.write(used, ("\n" + " ".join(map(str, line)) + " .").encode())
                 optimizer.zero_grad()
                 nn.functional.cross_entropy(model(inputs), targets).backward()
                 optimizer.step()
-            progress.report(step + 1, total=epochs * per_epoch)
+            progress.report(made + 1, total=epochs * per_epoch)
         if rank == 0:
             state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epochs": epoch + 1}
             save(folder / "checkpoint.pt", lambda path: torch.save(state, path))

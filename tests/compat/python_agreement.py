@@ -1,5 +1,5 @@
 """Trainings as people write them, whose result a replacement in place would change without a word: each ends with the
-bits of an undisturbed run, or a sentence names what differs or was not given, and all ranks begin anew (ddprun.join).
+bits of an undisturbed run, or a sentence names what differs or was not given, and all ranks begin anew (ddprun.recoverable).
 
   python_agreement.py DDPRUN DDPCTL [TEST…]
 """
@@ -37,9 +37,9 @@ torch.manual_seed(0)
 STEPS, KILLED_AT = {steps}, {killed_at}
 
 
-def go(job):
+def go(training):
     """Between two steps: one of them waits until rank 1 is another process."""
-    if (folder / "kill").exists() and job.committed == KILLED_AT:
+    if (folder / "kill").exists() and training.committed == KILLED_AT:
         (folder / f"pid-{{rank}}").write_text(str(os.getpid()))
         while not (folder / "killed").exists():
             time.sleep(0.01)
@@ -69,20 +69,91 @@ torch.manual_seed(100 + rank)
 LOOP = '''
 for {each} in {batches}:
     {before}
-    with job.step():
+    with step:
         optimizer.zero_grad()
         {first}
         ddp(torch.randn(4, 8) * 1.0 if x is None else x).square().mean().backward()
         optimizer.step()
         {last}
-    go(job)
+    go(training)
+    {after}
+end(model)
+'''
+# A step of each optimizer, between which the ranks call each other.
+GAN = '''
+for step in training.steps(range(STEPS)):
+    with step:
+        fake = makes(torch.randn(4, 8))
+        optimizer[1].zero_grad()
+        (judges(torch.randn(4, 8)).mean() - judges(fake.detach()).mean()).backward()
+        optimizer[1].step()
+        optimizer[0].zero_grad()
+        judges(fake).mean().backward()
+        optimizer[0].step()
+    go(training)
+end(nn.ParameterList(model.parameters()))
+'''
+SAM = '''
+for step in training.steps(range(STEPS)):
+    with step:
+        x = torch.randn(4, 8)
+        optimizer.zero_grad()
+        ddp(x).square().mean().backward()
+        moved = [each.grad * 0.05 for each in ddp.parameters()]
+        with torch.no_grad():
+            torch._foreach_add_(list(ddp.parameters()), moved)
+        optimizer.zero_grad()
+        ddp(x).square().mean().backward()
+        with torch.no_grad():
+            torch._foreach_sub_(list(ddp.parameters()), moved)
+        optimizer.step()
+    go(training)
+end(model)
+'''
+# The epoch is over by `break` at the step behind which one rank dies.
+LEFT = '''
+for epoch in training.epochs(4):
+    for step in training.steps(range(100)):
+        with step:
+            optimizer.zero_grad()
+            ddp(torch.randn(4, 8)).square().mean().backward()
+            optimizer.step()
+        go(training)
+        if training.committed % 6 == 0:
+            break
+    torch.randn(3)
+end(model)
+'''
+EPOCHS = '''
+for epoch in training.epochs(4):
+    for step in training.steps(range(6)):
+        with step:
+            optimizer.zero_grad()
+            ddp(torch.randn(4, 8)).square().mean().backward()
+            optimizer.step()
+        (KILLED_AT == training.committed) and go(training)
+    scheduler.step()
+end(model)
+'''
+SKIPS = '''
+for step in tqdm(training.steps(tqdm(range(STEPS + 4)))):
+    with_it = torch.rand(1)
+    if training.position["place"][3] in (3, 12, 13, 20):
+        step.skip()
+        continue
+    with step:
+        optimizer.zero_grad()
+        ddp(torch.randn(4, 8)).square().mean().backward()
+        optimizer.step()
+    go(training)
 end(model)
 '''
 
 
-def program(setup=PLAIN, join="job = ddprun.join(model=ddp, optimizer=optimizer)", each="_", batches="job.batches(range(STEPS))",
-            before="x = None", first="pass", last="pass"):
-    body = setup + join + LOOP.format(each=each, batches=batches, before=before, first=first, last=last)
+def program(setup=PLAIN, given="", each="step", batches="training.steps(range(STEPS))", before="x = None", first="pass",
+            last="pass", after="pass", loop=LOOP):
+    body = setup + f"training = ddprun.recoverable(ddp, optimizer, {given})" + loop.format(
+        each=each, batches=batches, before=before, first=first, last=last, after=after)
     return PROGRAM.format(steps=STEPS, killed_at=KILLED_AT, body="\n".join("    " + line for line in body.splitlines()))
 
 
@@ -94,7 +165,7 @@ class Agreement(unittest.TestCase):
         self.folder = Path(tempfile.mkdtemp())
         self.addCleanup(shutil.rmtree, self.folder)
 
-    def run_training(self, text, name, kill):
+    def run_training(self, text, name, kill, standbys=2):
         """What the ranks end with, and what was said."""
         folder = self.folder / name
         folder.mkdir()
@@ -107,7 +178,7 @@ class Agreement(unittest.TestCase):
                        "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", "DDPRUN_CONTROL_DIR": str(control),
                        "GLOO_SOCKET_IFNAME": "lo"}
         with open(folder / "said", "w+b") as said, subprocess.Popen(
-                [DDPRUN, "--nproc-per-node=2", "--max-restarts=3", "--standby=2", "--rdzv-id=job",
+                [DDPRUN, "--nproc-per-node=2", "--max-restarts=3", f"--standby={standbys}", "--rdzv-id=job",
                  folder / "train.py", folder], stdout=said, stderr=said, env=environment, cwd=folder) as agent:
             try:
                 if kill:
@@ -163,7 +234,7 @@ class Agreement(unittest.TestCase):
                           re.escape("train.py:") + r"\d+: n is 12 on rank 0 and 0 on rank 1")
 
     def test_a_learning_rate_from_enumerate(self):
-        self.assert_named(program(each="i, _", batches="enumerate(job.batches(range(STEPS)))", first=SET_LR.format("i")),
+        self.assert_named(program(each="i, step", batches="enumerate(training.steps(range(STEPS)))", first=SET_LR.format("i")),
                           r"i is 1[23] on rank 0 and \d+ on rank 1")  # the step is made again, and the loop counts it
 
     def test_a_counter_in_an_object(self):
@@ -171,32 +242,32 @@ class Agreement(unittest.TestCase):
         self.assert_named(program(PLAIN + "at = [0]\n", first=SET_LR.format("at[0]"), last="at[0] += 1"),
                           "lr of the optimizer's parameter group 0 differs between rank 0 and rank 1")
 
-    def test_a_learning_rate_from_the_job(self):
-        self.assert_replaced(program(first=SET_LR.format("job.committed")))
+    def test_a_learning_rate_from_the_number_of_the_step(self):
+        self.assert_replaced(program(first=SET_LR.format("(step.number + training.committed)")))
 
     def test_an_average_that_was_not_given(self):
         self.assert_named(program(PLAIN + "average = copy.deepcopy(model)\n", last="[a.data.lerp_(p.data, 0.1) for a, p in "
                                   "zip(average.parameters(), model.parameters())]"),
-                          r"average is a model \(Sequential\) that join\(\) was not given")
+                          r"average is a model \(Sequential\) that recoverable\(\) was not given")
 
     def test_an_average_in_an_object(self):
         self.assert_named(program(PLAIN + "class Average:\n    pass\nits = Average()\nits.model = copy.deepcopy(model)\n"),
-                          r"its.model is a model \(Sequential\) that join\(\) was not given")
+                          r"its.model is a model \(Sequential\) that recoverable\(\) was not given")
 
     def test_a_teacher_that_stays_as_it_is(self):
         self.assert_replaced(program(PLAIN + "teacher = copy.deepcopy(model)\n",
-                                     "job = ddprun.join(model=ddp, optimizer=optimizer, unchanged=(teacher,))"))
+                                     given="unchanged=(teacher,)"))
 
     def test_a_second_model_and_optimizer(self):
         self.assert_named(program(PLAIN + "other = DistributedDataParallel(nn.Linear(8, 1))\n"
-                                  "its_optimizer = torch.optim.SGD(other.parameters(), 0.1)\n"), "that join\\(\\) was not given")
+                                  "its_optimizer = torch.optim.SGD(other.parameters(), 0.1)\n"), "that recoverable\\(\\) was not given")
 
     def test_a_generator_of_its_own(self):
         self.assert_named(program(PLAIN + "noise = torch.Generator().manual_seed(rank)\n",
                                   before="x = torch.randn(4, 8, generator=noise)"), "noise is a generator of random numbers")
 
     def test_a_generator_that_each_step_makes_anew(self):
-        self.assert_replaced(program(each="n", before="noise = torch.Generator().manual_seed(n * 2 + rank); "
+        self.assert_replaced(program(before="noise = torch.Generator().manual_seed(step.number * 2 + rank); "
                                      "x = torch.randn(4, 8, generator=noise)"))
 
     def test_numbers_that_are_drawn_before_the_step(self):
@@ -207,7 +278,7 @@ class Agreement(unittest.TestCase):
                                      last="scale.data.mul_(1.01); end(nn.ParameterList([scale]))"))
 
     def test_an_attribute_of_a_module(self):
-        self.assert_named(program(last="model[1].p = 0.2 if job.committed > 5 else 0.1"),
+        self.assert_named(program(last="model[1].p = 0.2 if step.number > 5 else 0.1"),
                           "the attribute p of the model's 1 is 0.2 on rank 0 and 0.1 on rank 1")
 
     def test_momentum_in_sparse_tensors(self):
@@ -230,10 +301,99 @@ optimizer = Lookahead(ddp.parameters(), 0.01)
 torch.manual_seed(100 + rank)
 '''), r"tensors in an attribute \(Lookahead.slow\)")
 
-    def test_steps_without_batches(self):
-        code, _, said = self.run_training(program(batches="range(STEPS)"), "without", kill=False)
+    def test_a_step_that_is_not_entered(self):
+        code, _, said = self.run_training(program(before="x = None\n    if step.number == 3: continue"), "without", kill=False)
         self.assertNotEqual(code, 0)
-        self.assertIn("job.step() outside of a loop over job.batches(…)", said)
+        self.assertIn("step 3 was neither entered nor skipped", said)
+
+    def test_averages_as_parts(self):
+        for size in (8, 400):  # noted whole in each step, and given like parameters
+            with self.subTest(size):
+                self.assert_replaced(program(f"""
+model = nn.Sequential(nn.Linear(8, {size}), nn.Linear({size}, 1), nn.Linear(1, {size}))
+ddp = DistributedDataParallel(model)
+optimizer = torch.optim.AdamW(ddp.parameters(), 0.01)
+average = torch.optim.swa_utils.AveragedModel(model, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.9))
+torch.manual_seed(100 + rank)
+""", "average=average", after="step.committed and average.update_parameters(model)") .replace("end(model)", "end(model, average)"))
+                self.folder = Path(tempfile.mkdtemp(dir=self.folder))
+
+    def test_a_part_that_differs(self):
+        self.assert_named(program(PLAIN + "class Seen:\n    at = rank\n    def state_dict(self):\n        return {'at': self.at}\n"
+                                  "    def load_state_dict(self, state):\n        self.at = state['at']\nseen = Seen()\n", "seen=seen"),
+                          r"the part seen\['at'\] differs between rank 0 and rank 1: .* per_rank=")
+
+    def test_a_generator_of_each_rank(self):
+        self.assert_replaced(program(PLAIN + "noise = torch.Generator().manual_seed(rank)\n", 'per_rank={"noise": noise}',
+                                     before="x = torch.randn(4, 8, generator=noise)"))
+
+    def test_two_models_and_two_optimizers(self):
+        self.assert_replaced(program("""
+model = nn.ModuleList([nn.Linear(8, 8), nn.Sequential(nn.Linear(8, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))])
+makes, judges = (DistributedDataParallel(each, broadcast_buffers=False) for each in model)
+ddp, optimizer = [makes, judges], [torch.optim.Adam(makes.parameters(), 0.01), torch.optim.SGD(judges.parameters(), 0.01, 0.9)]
+torch.manual_seed(100 + rank)
+""", loop=GAN))
+
+    def test_weights_that_are_moved_before_a_backward(self):
+        self.assert_replaced(program(PLAIN, loop=SAM))
+
+    def test_loops_that_are_left(self):
+        self.assert_replaced(program(loop=LEFT))
+
+    def test_a_schedule_between_epochs(self):
+        self.assert_replaced(program(PLAIN + "scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.7)\n", "scheduler=scheduler",
+                                     loop=EPOCHS))
+
+    def test_a_bar_around_the_loader_and_batches_that_are_skipped(self):
+        self.assert_replaced(program(PLAIN + "from tqdm import tqdm\n", loop=SKIPS))
+
+
+# All ranks die at one step; with an epoch that is left, a schedule between epochs, steps that are skipped, and an average.
+KEPT = '''
+model = nn.Sequential(nn.Linear(8, 400), nn.BatchNorm1d(400), nn.Dropout(0.1), nn.Linear(400, 1))
+ddp = DistributedDataParallel(model)
+optimizer = torch.optim.AdamW(ddp.parameters(), 0.01)
+scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.7)
+average = torch.optim.swa_utils.AveragedModel(nn.Linear(400, 400))
+noise = random.Random(rank)
+torch.manual_seed(100 + rank)
+loader = torch.utils.data.DataLoader(torch.randn(64, 8), batch_size=8, shuffle=True, num_workers=KILLED_AT)
+training = ddprun.recoverable(ddp, optimizer, parts={"scheduler": scheduler, "average": average}, per_rank={"noise": noise},
+                              memory_every=5)
+(folder / f"began-{rank}").write_text(str(training.committed))
+for epoch in training.epochs(4):
+    for step in training.steps(loader):
+        if training.committed == STEPS and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+            os.kill(os.getpid(), 9)
+        x = noise.random()
+        with step as batch:
+            optimizer.zero_grad()
+            ddp(batch + x + torch.rand(1)).square().mean().backward()
+            optimizer.step()
+        average.update_parameters(average.module)
+        if training.committed % 7 == 0:
+            break
+    scheduler.step()
+end(model, average)
+'''
+
+
+class InMemory(unittest.TestCase):
+    setUp, run_training = Agreement.setUp, Agreement.run_training
+
+    def test_all_ranks_die(self):
+        body = "\n".join("    " + line for line in KEPT.splitlines())
+        expected = None
+        for dies_at, began, workers in ((-1, 0, 0), (3, 0, 0), (14, 10, 2), (21, 20, 0)):
+            with self.subTest(dies_at):
+                text = PROGRAM.format(steps=dies_at, killed_at=workers, body=body)
+                code, ends, said = self.run_training(text, str(dies_at), kill=False, standbys=0)
+                self.assertEqual((code, None in ends, "restart 1 of 3" in said), (0, False, dies_at > 0), said)
+                expected = expected or ends
+                self.assertEqual(ends, expected, said)
+                where = self.folder / str(dies_at)
+                self.assertEqual([(where / f"began-{rank}").read_text() for rank in range(2)], [str(began)] * 2)
 
 
 class Sums(unittest.TestCase):

@@ -83,7 +83,7 @@ class Shown(unittest.TestCase):
         for _, text in shown():
             names |= set(re.findall(r"\bddprun(?:\.[a-z_]+)+", text))
         names = {name for name in names if not name.startswith("ddprun.torch")}  # a distribution of its own
-        self.assertTrue({"ddprun.join", "ddprun.keep", "ddprun.kept", "ddprun.progress.report"} <= names, names)
+        self.assertTrue({"ddprun.recoverable", "ddprun.keep", "ddprun.kept", "ddprun.progress.report"} <= names, names)
         for name in sorted(names):
             self.run_program(f"import ddprun\n{name}\n")
 
@@ -110,36 +110,36 @@ class Shown(unittest.TestCase):
 
 
 class Wrappers(unittest.TestCase):
-    """ddprun.join() takes the optimizer out of a framework's wrapper."""
+    """ddprun.recoverable() takes the optimizer out of a framework's wrapper."""
 
     def setUp(self):
         import torch
         sys.path.insert(0, str(PACKAGE))
         self.addCleanup(sys.path.remove, str(PACKAGE))
-        from ddprun import replace
-        self.replace, self.torch = replace, torch
+        from ddprun import recovery, training
+        self.recovery, self.training, self.torch = recovery, training, torch
         self.optimizer = torch.optim.AdamW(torch.nn.Linear(2, 1).parameters())
 
     def test_none(self):
-        self.assertEqual(self.replace._unwrapped(self.optimizer), (self.optimizer, None))
+        self.assertEqual(self.training._unwrapped(self.optimizer), (self.optimizer, None))
 
     def test_accelerate(self):
         import accelerate
         accelerate.Accelerator(cpu=True)
         from accelerate.optimizer import AcceleratedOptimizer
         wrapped = AcceleratedOptimizer(self.optimizer)
-        self.assertEqual(self.replace._unwrapped(wrapped), (self.optimizer, None))
+        self.assertEqual(self.training._unwrapped(wrapped), (self.optimizer, None))
         wrapped.scaler = "a GradScaler"
-        self.assertEqual(self.replace._unwrapped(wrapped), (self.optimizer, "a GradScaler"))
+        self.assertEqual(self.training._unwrapped(wrapped), (self.optimizer, "a GradScaler"))
 
     def test_lightning(self):
         import lightning
         from lightning.pytorch.core.optimizer import LightningOptimizer
-        self.assertEqual(self.replace._unwrapped(LightningOptimizer(self.optimizer)), (self.optimizer, None))
+        self.assertEqual(self.training._unwrapped(LightningOptimizer(self.optimizer)), (self.optimizer, None))
         fabric = lightning.Fabric(accelerator="cpu", devices=1)
         _, wrapped = fabric.setup(self.torch.nn.Linear(2, 1), self.optimizer)
         self.assertIsNot(wrapped, self.optimizer)
-        self.assertEqual(self.replace._unwrapped(wrapped), (self.optimizer, None))
+        self.assertEqual(self.training._unwrapped(wrapped), (self.optimizer, None))
 
     def test_one_with_a_state_of_its_own_is_refused(self):
         optimizer = self.optimizer
@@ -149,12 +149,12 @@ class Wrappers(unittest.TestCase):
                 self.optimizer, self.param_groups, self.state = optimizer, optimizer.param_groups, {}
 
         wrapped = Lookahead()
-        self.assertEqual(self.replace._unwrapped(wrapped), (wrapped, None))
+        self.assertEqual(self.training._unwrapped(wrapped), (wrapped, None))
         store = self.torch.distributed.HashStore()
         self.torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
         self.addCleanup(self.torch.distributed.destroy_process_group)
         model = self.torch.nn.parallel.DistributedDataParallel(self.torch.nn.Linear(2, 1))
-        self.assertEqual(self.replace._why_not(model, wrapped, [], {}),
+        self.assertEqual(self.recovery._why_not([model], [wrapped], {}),
                          "its optimizer is a Lookahead, a wrapper with a state of its own")
 
 

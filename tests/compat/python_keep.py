@@ -55,15 +55,15 @@ if kept:
     optimizer.load_state_dict(kept.shared["optimizer"])
     torch.set_rng_state(kept.state["generator"])
 log = [os.open(folder / f"steps-{rank}", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)]
-job = ddprun.join(model=ddp, optimizer=optimizer)
-for step in job.batches(range(kept.step + 1 if kept else 1, steps + 1)):
-    with job.step() as made:
+training = ddprun.recoverable(ddp, optimizer)
+for its in training.steps(range(kept.step + 1 if kept else 1, steps + 1)):
+    with its as step:
         optimizer.zero_grad()
         batch = torch.Generator().manual_seed(step * 100 + rank)
         inputs, targets = torch.randn(8, 16, generator=batch), torch.randint(0, 10, (8,), generator=batch)
         nn.functional.cross_entropy(ddp(inputs), targets).backward()
         optimizer.step()
-    if not made.committed:
+    if not its.committed:
         continue
     os.write(log[0], f"{step} {os.getpid()}\\n".encode())
     if every and step % every == 0:
@@ -71,7 +71,7 @@ for step in job.batches(range(kept.step + 1 if kept else 1, steps + 1)):
                     shared={"model": dict(model.named_parameters()), "optimizer": optimizer.state_dict()})
     if not (folder / "killed").exists():
         time.sleep(0.003)  # steps take longer as long as ranks are killed
-    while job.committed > 5 and (folder / "hold").exists():
+    while training.committed > 5 and (folder / "hold").exists():
         time.sleep(0.01)
 total = hashlib.sha256(torch.get_rng_state().numpy().tobytes())
 for tensor in [*model.parameters(), *model.buffers(), *(each for state in optimizer.state_dict()["state"].values()

@@ -1,4 +1,4 @@
-"""Workers in Python that are replaced in place (ddprun.join): one is killed, the others stay, and the training ends with the
+"""Workers in Python that are replaced in place (ddprun.recoverable): one is killed, the others stay, and the training ends with the
 bits of one that nobody disturbed.
 
   python_replace.py DDPRUN DDPCTL [TEST…]
@@ -6,9 +6,10 @@ bits of one that nobody disturbed.
 The usual run kills 20 times. With DDPRUN_TEST_FULL=1 it is 600 times: on one node and on two, during a recovery too, with a
 set-up of 10 s and a model of 200 MB among them.
 """
-import ctypes
 import json
+import marshal
 import os
+import pickle
 import random
 import re
 import shutil
@@ -87,8 +88,7 @@ for seed in (torch.manual_seed, random.seed, np.random.seed):
     seed(1000 + rank)
 ledger = Ledger()
 per_step = what.get("per_step")
-job = ddprun.join(model=ddp, optimizer=optimizer, scheduler=[scheduler, by_epoch], scaler=scaler, sampler=sampler,
-                  ledger=ledger)
+training = ddprun.recoverable(ddp, optimizer, scheduler=[scheduler, by_epoch], scaler=scaler, per_rank={"ledger": ledger})
 
 
 def train_on(indices, inputs, targets, parts):
@@ -99,10 +99,10 @@ def train_on(indices, inputs, targets, parts):
     (scaler.scale(loss) if scaler else loss).backward()
 
 
-for epoch in job.epochs(what["epochs"]):
+for epoch in training.epochs(what["epochs"]):
     sampler.set_epoch(epoch)
-    for batches in job.batches(loader, per_step):
-        with job.step():
+    for step in training.steps(loader, per_step):
+        with step as batches:
             optimizer.zero_grad(set_to_none=what.get("set_to_none", True))
             batches = batches if per_step else [batches]
             for i, batch in enumerate(batches):
@@ -117,9 +117,10 @@ for epoch in job.epochs(what["epochs"]):
             else:
                 optimizer.step()
             scheduler.step()
+        was_replaceable = training.is_replaceable
         if (folder / "paced").exists():  # a step takes longer, and the next one begins when it may, until all are killed
             time.sleep(0.005)
-            while job.committed >= int((folder / "may-commit").read_text()):
+            while training.committed >= int((folder / "may-commit").read_text()):
                 time.sleep(0.01)
     by_epoch.step()
 
@@ -134,7 +135,7 @@ if device != "cpu":
     total.update(torch.cuda.get_rng_state(device).numpy().tobytes())
 total.update(repr((torch.get_rng_state().tolist(), random.getstate(), np.random.get_state()[1].tolist())).encode())
 (folder / f"end-{rank}").write_text(json.dumps({"hash": total.hexdigest(), "used": ledger.used,
-    "kind": type(job).__name__, "committed": job.committed, "files": [os.readlink(f"/proc/self/fd/{each}")
+    "is_replaceable": was_replaceable, "committed": training.committed, "files": [os.readlink(f"/proc/self/fd/{each}")
     for each in os.listdir("/proc/self/fd") if os.path.islink(f"/proc/self/fd/{each}")]}))
 '''
 
@@ -260,10 +261,10 @@ class Replaced(unittest.TestCase):
 
     def check(self, expected, ends, ranks, what):
         self.assertEqual([end["hash"] for end in ends], [end["hash"] for end in expected])
-        self.assertEqual({end["kind"] for end in ends}, {"Job"})
+        self.assertEqual({end["is_replaceable"] for end in ends}, {True})
         used = [sum(counts) for counts in zip(*(end["used"] for end in ends))]
         self.assertEqual(set(used), {what["epochs"]}, "a sample was used more or less often")
-        self.assertEqual({end["kind"] for end in expected}, {"Alone"})
+        self.assertEqual({end["is_replaceable"] for end in expected}, {False})
 
     def disturb(self, ranks, what, kills, seed, during_recovery=0.0, nodes=1):
         steps_per_epoch = -(-what.get("samples", 64) // (8 * what.get("per_step", 1)))
@@ -373,7 +374,7 @@ class Refused(unittest.TestCase):
         model = model or self.model()
         self.optimizer = optimizer or torch.optim.SGD(model.parameters(), 0.1)
         self.ddp = model
-        return ddprun.join(model=model, optimizer=self.optimizer, **more)
+        return ddprun.recoverable(model, self.optimizer, **more)
 
     def make_step(self, batch):
         self.optimizer.zero_grad()
@@ -382,8 +383,8 @@ class Refused(unittest.TestCase):
 
     def train(self, job, batches, steps=None):
         done = 0
-        for batch in job.batches(batches):
-            with job.step():
+        for step in job.steps(batches):
+            with step as batch:
                 self.make_step(torch.ones(1, 2))
             done += 1
             if done == steps:
@@ -426,16 +427,15 @@ class Refused(unittest.TestCase):
         cases = [("no DistributedDataParallel but a Linear", lambda: self.join(plain)),
                  ("communication hook", lambda: self.join(hooked())),
                  ("static_graph", lambda: self.join(self.model(static_graph=True))),
-                 ("meter has no state_dict()", lambda: self.join(meter=NoState())),
-                 ("no optimizer", lambda: self.join(optimizer=NoState())),
+                 ("no torch.optim.Optimizer but a NoState", lambda: self.join(optimizer=NoState())),
                  ("not all parameters that are trained", lambda: self.join(model := self.model(), torch.optim.SGD(
                      [model.module.weight]))),
-                 ("join() was given none", lambda: self.join(model := self.model(), scheduled(model))),
+                 ("recoverable() was given none", lambda: self.join(model := self.model(), scheduled(model))),
                  ("ignores parameters", lambda: self.join(ignoring())),
                  ("cannot be pickled (AttributeError", lambda: self.join(part=Unpicklable()))]
         for words, make in cases:
             with self.subTest(words):
-                self.assertEqual(type(make()).__name__, "Alone")
+                self.assertIsNone(make()._recovery)
                 self.assert_said(words)
 
     def test_other_groups_and_stores(self):
@@ -493,79 +493,229 @@ class Refused(unittest.TestCase):
 
         job = self.join()
         self.heard()
-        next(job.batches([1]))
-        job._loop = 1  # as if the first one were over, and recovery not withdrawn with it
+        job._place.loop = 1  # as if the first one were over, and recovery not withdrawn with it
         self.assertEqual(self.train(job, [1] * 3), 3)
-        self.assert_said("must be over job.epochs")
+        self.assert_said("must be over training.epochs")
 
     def test_steps_that_are_left(self):
         job = self.join()
-        for _ in job.batches([1] * 4):
-            with job.step():
+        for step in job.steps([1] * 4):
+            with step:
                 continue
         self.assert_said("without its optimizer's step")
 
         job = self.join()
         with self.assertRaises(ZeroDivisionError):
-            for _ in job.batches([1] * 6):
-                with job.step():
+            for step in job.steps([1] * 6):
+                with step:
                     self.make_step(torch.ones(1, 2))
                     if job.committed == 3:
                         1 / 0
+        self.assertEqual((step.committed, job.committed), (False, 3))
         self.assert_said("an exception of the program (ZeroDivisionError)")
 
         job = self.join()
-        self.assertEqual(self.train(job, [1] * 8, steps=5), 5)
-        self.assert_said("left by break, return or an exception")
-
-        job = self.join()
-        for _ in job.batches([1] * 2):
-            for _ in range(2):
-                with job.step():
+        for step in job.steps([1] * 6):  # an error that the program catches commits nothing
+            try:
+                with step:
                     self.make_step(torch.ones(1, 2))
-        self.assert_said("makes 2 steps with one batch")
+                    if step.number == 3:
+                        1 / 0
+            except ZeroDivisionError:
+                break
+        self.assertEqual((step.committed, job.committed), (False, 3))
+        self.heard()
 
+    def test_loops_that_are_left(self):
         job = self.join()
-        for _ in job.batches([1] * 2):
+        for epoch in job.epochs(3):
+            self.assertEqual(self.train(job, [1] * 8, steps=3), 3)
+        self.assertEqual((job.committed, self.heard()), (9, []))
+
+    def test_steps_that_are_not_taken(self):
+        for make in (self.join, self.alone):
+            each = make()
+            with self.assertRaisesRegex(RuntimeError, "step 0 was neither entered nor skipped"):
+                for step in each.steps([1] * 2):
+                    pass
+            with self.assertRaisesRegex(RuntimeError, "step 0 is left already: each step .* is entered once"):
+                for step in each.steps([1] * 2):
+                    for _ in range(2):
+                        with step:
+                            self.make_step(torch.ones(1, 2))
+        for make in (self.join, self.alone):
+            each = make()
+            with self.assertRaisesRegex(RuntimeError, "inside of step 1"):
+                steps = iter(each.steps([1] * 4))
+                with next(steps):
+                    self.make_step(torch.ones(1, 2))
+                with next(steps):
+                    next(steps)
+            steps.close()
+            with self.assertRaisesRegex(RuntimeError, "step 1 is over"):
+                steps = iter(each.steps([1] * 4))
+                step = next(steps)
+                steps.close()
+                with step:
+                    pass
+        self.heard()
+
+    def test_steps_that_are_skipped(self):
+        for make in (self.join, self.alone):
+            each = make()
+            given = []
+            for step in each.steps(range(6)):
+                if step.number == 2 and len(given) < 3:
+                    given.append((step.number, "skipped"))
+                    step.skip()
+                    with self.assertRaisesRegex(RuntimeError, "skipped already"):
+                        step.skip()
+                    continue
+                with step as number:
+                    given.append((step.number, number))
+                    self.make_step(torch.ones(1, 2))
+            self.assertEqual(given, [(0, 0), (1, 1), (2, "skipped"), (2, 3), (3, 4), (4, 5)])
+            self.assertEqual(each.committed, 5)
+        self.assertEqual(self.heard(), [])
+
+    def test_a_loop_that_is_left_before_a_step_is_made_again(self):
+        from unittest import mock
+        job, said = self.join(), []
+        with mock.patch("ddprun.training.end_process", said.append):
+            for step in job.steps([1] * 4):
+                with step:
+                    self.lose(job)
+                    self.make_step(torch.ones(1, 2))
+                if step.number == 2:
+                    break
+        self.assertFalse(step.committed)
+        self.assertEqual(len(said), 1)
+        self.assert_said("look at step.committed")
+
+    def test_inputs_that_differ_when_a_step_is_made_again(self):
+        from ddprun import recovery
+        for in_place in (False, True):
+            job, calls = self.join(), []
+            with self.assertRaises(recovery.CannotRecover):
+                for step in job.steps([1] * 4):
+                    with step:
+                        calls.append(1)
+                        self.lose(job)
+                        self.make_step(torch.full((1, 2), float(len(calls))))
+            self.assertEqual(len(calls), 4)
+            self.assert_said("the inputs of forward 0 differ when step 2 is made again")
+
+    def test_what_is_no_part(self):
+        class NoState:
             pass
-        self.assert_said("makes 0 steps with one batch")
+
+        for words, make in (("'meter' is a NoState, which has no state_dict", lambda: self.join(meter=NoState())),
+                            ("no option 'sampler': the loader's sampler is carried", lambda: self.join(sampler=1)),
+                            ("no option 'epochs'", lambda: self.join(epochs=3)),
+                            ("'a' is given twice", lambda: self.join(a=self.model(), parts={"a": self.model()})),
+                            ("model is a NoState", lambda: ddprun.recoverable(NoState(), None))):
+            with self.subTest(words), self.assertRaisesRegex(TypeError, words):
+                make()
+        self.assertRaisesRegex(ValueError, "per_step is 0", self.join().steps, [1], 0)
+        self.heard()
+
+    def test_where_a_training_goes_on(self):
+        def make(after=None, position=None):
+            torch.manual_seed(3)
+            given = []
+            loader = DataLoader(range(8), batch_size=2, shuffle=True)
+            job = self.alone()
+            if position is not None:
+                job.start_at(position)
+            for epoch in job.epochs(3):
+                for step in job.steps(loader):
+                    with step as batch:
+                        given.append((step.number, epoch, batch.tolist(), torch.rand(1).item()))
+                    if after == job.committed:
+                        return job.position, given
+            return None, given
+        _, expected = make()
+        self.assertEqual(len(expected), 12)
+        for after in range(1, 12):
+            position, _ = make(after)
+            self.assertEqual(make(position=pickle.loads(pickle.dumps(position)))[1], expected[after:], after)
 
     def test_calls_between_join_and_the_first_step(self):
         job = self.join()
         torch.distributed.barrier()
         self.assertEqual(self.train(job, [1] * 3), 3)
-        self.assert_said("between join() and the first step")
+        self.assert_said("between recoverable() and the first step")
 
     def lose(self, job):
         """Before a backward of the third step: as if the agent had said that a rank was lost."""
-        if job.committed == 2 and job._generation == 0:
-            job._link.wanted = 1
+        if job.committed == 2 and job._recovery._generation == 0:
+            job._recovery._link.wanted = 1
 
     def test_a_lost_step_ends_before_its_gradients(self):
         job = self.join()
         begun, computed = [], []
         self.ddp.module.weight.register_hook(lambda _: computed.append(job.committed))
-        for _ in job.batches([1] * 4):
-            with job.step():
+        for step in job.steps([1] * 4):
+            with step:
                 self.optimizer.zero_grad()
                 begun.append(job.committed)
                 loss = self.ddp(torch.ones(1, 2)).sum()
                 self.lose(job)
                 loss.backward()
                 self.optimizer.step()
-        self.assertEqual((begun, computed, job._generation), ([0, 1, 2, 2, 3], [0, 1, 2, 3], 1))
+        self.assertEqual((begun, computed, job._recovery._generation), ([0, 1, 2, 2, 3], [0, 1, 2, 3], 1))
         self.assertEqual(self.heard(), [])
 
     def test_a_step_that_changes_weights_before_it_is_lost(self):
-        job = self.join()
-        with self.assertRaises(ConnectionError):
-            for _ in job.batches([1] * 4):
-                with job.step():
-                    with torch.no_grad():
-                        self.ddp.module.weight.mul_(0.5)
-                    self.lose(job)
+        def train(first, loses):
+            torch.manual_seed(5)
+            job = self.join()
+            for step in job.steps([1] * 4):
+                with step:
+                    if step.number >= first:
+                        with torch.no_grad():
+                            self.ddp.module.weight.mul_(0.5)
+                    if loses:
+                        self.lose(job)
                     self.make_step(torch.ones(1, 2))
-        self.assert_said("had changed the weights before")
+            return job, self.ddp.module.weight.detach().clone()
+        _, expected = train(0, False)
+        job, weight = train(0, True)
+        self.assertEqual(job._recovery._generation, 1)
+        self.assertTrue(torch.equal(weight, expected))
+        self.assertEqual(self.heard(), [])
+        with self.assertRaises(ConnectionError):  # it has begun with that in the step that is lost
+            train(2, True)
+        self.assert_said("had changed the weights")
+
+    def test_what_follows_the_batch_is_made_again(self):
+        """Up to the entry of the step, too."""
+        model = self.model()
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        optimizer.step()  # or a scheduler warns
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+        noise = torch.Generator()
+        job = self.join(model, optimizer, scheduler=scheduler, per_rank={"noise": noise})
+        seen = []
+        for step in job.steps([1] * 4):
+            scheduler.step()
+            drawn = torch.rand(1, generator=noise).item(), torch.rand(1).item(), random.random()
+            with step:
+                seen.append((optimizer.param_groups[0]["lr"], *drawn))
+                self.lose(job)
+                self.make_step(torch.ones(1, 2))
+        self.assertEqual([lr for lr, *_ in seen], [0.05, 0.025, 0.0125, 0.0125, 0.00625])
+        self.assertEqual(seen[2], seen[3])
+        self.assertEqual((len(set(seen)), self.heard()), (4, []))
+
+    def test_weights_that_change_between_a_batch_and_its_step(self):
+        job = self.join()
+        for step in job.steps([1] * 4):
+            with torch.no_grad():
+                self.ddp.module.weight.mul_(0.5)
+            with step:
+                self.make_step(torch.ones(1, 2))
+        self.assert_said("between a batch and its step")
 
     def test_settings_are_put_back_for_a_step_that_is_made_again(self):
         for kind in (lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5),
@@ -577,32 +727,32 @@ class Refused(unittest.TestCase):
             scheduler = kind(optimizer)
             job = self.join(model, optimizer, scheduler=scheduler)
             rates = []
-            for _ in job.batches([1] * 4):
-                with job.step():
+            for step in job.steps([1] * 4):
+                with step:
                     scheduler.step()
                     rates.append(optimizer.param_groups[0]["lr"])
                     self.lose(job)
                     self.make_step(torch.ones(1, 2))
-            self.assertEqual((rates, job._generation), ([0.05, 0.025, 0.0125, 0.0125, 0.00625], 1))
+            self.assertEqual((rates, job._recovery._generation), ([0.05, 0.025, 0.0125, 0.0125, 0.00625], 1))
             self.assertEqual(self.heard(), [])
 
     def test_a_batch_is_given_again_as_it_was(self):
         job = self.join()
         seen = []
-        for batch in job.batches([{"x": [torch.ones(1, 2)]} for _ in range(4)]):
-            with job.step():
+        for step in job.steps([{"x": [torch.ones(1, 2)]} for _ in range(4)]):
+            with step as batch:
                 seen.append(float(batch["x"][0].sum()))
                 batch["x"][0] = batch["x"][0] / 2
                 self.lose(job)
                 self.make_step(batch.pop("x")[0])
-        self.assertEqual((seen, job._generation), ([2.0] * 5, 1))
+        self.assertEqual((seen, job._recovery._generation), ([2.0] * 5, 1))
         self.assertEqual(self.heard(), [])
 
     def test_gradients_that_are_kept(self):
         scaler = torch.amp.GradScaler("cpu")
         job = self.join(scaler=scaler)
-        for number, _ in enumerate(job.batches([1] * 4)):
-            with job.step():
+        for number, step in enumerate(job.steps([1] * 4)):
+            with step:
                 scaler.scale(self.ddp(torch.ones(1, 2)).sum()).backward()
                 if number % 2:
                     scaler.step(self.optimizer)
@@ -613,18 +763,18 @@ class Refused(unittest.TestCase):
 
     def test_what_changes_after_the_record(self):
         job = self.join()
-        for _ in job.batches([1] * 4):
-            with job.step():
+        for step in job.steps([1] * 4):
+            with step:
                 self.make_step(torch.ones(1, 2))
                 torch.rand(1)
         self.assert_said("after its backward() has begun")
 
     def test_an_error_that_is_caught_in_the_step(self):
-        from ddprun import replace
+        from ddprun import recovery
         job = self.join()
-        with self.assertRaises(replace.CannotRecover):
-            for _ in job.batches([1] * 4):
-                with job.step():
+        with self.assertRaises(recovery.CannotRecover):
+            for step in job.steps([1] * 4):
+                with step:
                     self.lose(job)
                     try:
                         self.make_step(torch.ones(1, 2))
@@ -633,11 +783,11 @@ class Refused(unittest.TestCase):
         self.assert_said("was caught in the step")
 
     def test_other_parameters_are_trained_than_at_join(self):
-        from ddprun import replace
+        from ddprun import recovery
         job = self.join(self.model(find_unused_parameters=True))
-        with self.assertRaises(replace.CannotRecover):
-            for _ in job.batches([1] * 4):
-                with job.step():
+        with self.assertRaises(recovery.CannotRecover):
+            for step in job.steps([1] * 4):
+                with step:
                     self.ddp.module.bias.requires_grad = job.committed < 2
                     self.lose(job)
                     self.make_step(torch.ones(1, 2))
@@ -645,8 +795,8 @@ class Refused(unittest.TestCase):
     def test_a_step_that_is_made_again_gives_the_buffers_again(self):
         job = self.join()
         gave = []
-        for _ in job.batches([1] * 4):
-            with job.step():
+        for step in job.steps([1] * 4):
+            with step:
                 self.optimizer.zero_grad()
                 gave.append(self.ddp.require_forward_param_sync)
                 with self.ddp.no_sync():
@@ -654,133 +804,98 @@ class Refused(unittest.TestCase):
                     self.lose(job)
                     loss.backward()
                 self.make_step(torch.ones(1, 2))
-        self.assertEqual((gave, job._generation), ([True] * 5, 1))
+        self.assertEqual((gave, job._recovery._generation), ([True] * 5, 1))
         self.assertEqual(self.heard(), [])
 
     def test_a_batch_that_the_step_writes_into(self):
-        from ddprun import replace
+        from ddprun import recovery
         job = self.join()
-        with self.assertRaises(replace.CannotRecover):
-            for batch in job.batches([torch.ones(1, 2) for _ in range(3)]):
-                with job.step():
+        with self.assertRaises(recovery.CannotRecover):
+            for step in job.steps([torch.ones(1, 2) for _ in range(3)]):
+                with step as batch:
                     self.make_step(batch)
                     batch.mul_(2)
-                job._again = True  # as if a rank had died in it
+                job._is_again = True  # as if a rank had died in it
         self.assert_said("the step writes into it")
 
-    SLOW = ("_note", "_before_entry", "_text_of_entry", "_after_entry", "_after_forward_of", "_before_first_gradients",
-            "_text_of_effect", "_check_step", "_after_commit", "_note_settings", "_write_larger")
-
     def joined_with_buffers(self):
-        """A job, and the list of the methods in Python that its steps have called."""
-        job = self.join(DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.BatchNorm1d(3))))
-        self.addCleanup(setattr, random._inst, "gauss_next", None)
-        random._inst.gauss_next = None
-        called = []
-
-        def counted(name):
-            method = getattr(job, name)
-
-            def call(*arguments):
-                called.append(name)
-                return method(*arguments)
-            return call
-
-        for name in self.SLOW:
-            setattr(job, name, counted(name))
-        return job, called
+        return self.join(DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.BatchNorm1d(3))))
 
     def make_step_with_a_call(self, job, batch=None):
         self.make_step(torch.rand(4, 2) if batch is None else batch)
-        job._calls.value += 1  # as if there were another rank
+        job._recovery._calls_at_entry -= 1  # as if there were another rank
 
-    def test_a_usual_step_needs_no_python(self):
+    def test_what_is_written_of_a_step(self):
         import numpy.random  # which a program may load in the middle
-        job, called = self.joined_with_buffers()
-        settled = 5
-        for number, batch in enumerate(job.batches([(torch.rand(4, 2), 1) for _ in range(12)])):
-            if number == settled:
-                self.assertLess({"_before_entry", "_after_entry", "_text_of_effect", "_check_step", "_after_commit"}, set(called))
-                called.clear()
-            before = job._own.generators.now()
-            with job.step() as step:
+        job = self.joined_with_buffers()
+        recovery = job._recovery
+        norm = lambda: self.ddp.module[1]
+        steps = iter(job.steps([(torch.rand(4, 2), 1) for _ in range(12)]))
+        for number in range(12):
+            before = recovery.generators.now()
+            step = next(steps)
+            with step as batch:
                 for place, is_there in ((0, True), (1, False)):
-                    record = job._mirror.read(number % 2 * 2 + place, number)
+                    record = recovery._mirror.read(number % 2 * 2 + place, number)
                     self.assertEqual(record is not None, is_there)
-                position, _, noted, restore = job._own.read(job._mirror.read(number % 2 * 2, number))
+                (position, *_), noted, restore = recovery._own.read(recovery._mirror.read(number % 2 * 2, number))
                 self.assertEqual((position, noted), ((0, 0, number), before), "no batch was drawn")
+                if number == 6:  # other memory
+                    norm().running_mean = norm().running_mean.clone()
+                    norm().running_var.data = torch.ones(3)
                 self.make_step_with_a_call(job, batch[0])
-                now = job._own.generators.now()
-                self.assertTrue(job._own.is_as_in(job._mirror.read(number % 2 * 2 + 1, number)))
+                now = recovery.generators.now()
+                self.assertTrue(recovery._own.is_as_in(recovery._mirror.read(number % 2 * 2 + 1, number)))
             self.assertTrue(step.committed)
-            self.assertEqual((job.committed, job._link._committed.value), (number + 1, number + 1))
-        self.assertEqual(called, [])
+            self.assertEqual((job.committed, recovery._link._committed.value), (number + 1, number + 1))
         torch.rand(1), random.random(), numpy.random.rand()
-        weight = self.ddp.module[1].running_mean.clone()
-        self.ddp.module[1].running_mean.zero_()
-        position, _, noted, restore = job._own.read(job._mirror.read(number % 2 * 2 + 1, number))
+        weight = norm().running_mean.clone()
+        norm().running_mean.zero_()
+        (position, *_), noted, restore = recovery._own.read(recovery._mirror.read(number % 2 * 2 + 1, number))
         restore()
         self.assertEqual((position, noted), ((0, 0, number + 1), None))
-        self.assertEqual(job._own.generators.now(), now)
-        self.assertTrue(torch.equal(self.ddp.module[1].running_mean, weight))
+        self.assertEqual(recovery.generators.now(), now)
+        self.assertTrue(torch.equal(norm().running_mean, weight))
         self.assertEqual(self.heard(), [])
 
-    def test_what_is_not_usual_is_seen(self):
-        import numpy as np
-        usual = np.random.get_bit_generator()
-        self.addCleanup(np.random.set_bit_generator, usual)
-        norm = lambda: self.ddp.module[1]
-        group = lambda: self.optimizer.param_groups[0]
-        cases = [("lr", lambda: group().update(lr=0.05), {"_note_settings"}),
-                 ("another setting", lambda: group().update(more=1), {"_note_settings"}),
-                 ("larger settings", lambda: group().update(more="x" * 100_000), {"_note_settings", "_write_larger"}),
-                 ("a group", lambda: self.optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(1))]}),
-                  {"_note_settings"}),
-                 ("other groups", lambda: self.optimizer.load_state_dict(self.optimizer.state_dict()), {"_note_settings"}),
-                 ("a new buffer", lambda: setattr(norm(), "running_mean", norm().running_mean.clone()), {"_text_of_effect"}),
-                 ("other memory", lambda: setattr(norm().running_var, "data", torch.ones(3)), {"_text_of_effect"}),
-                 ("memory that is set", lambda: norm().running_var.set_(torch.ones(3)), {"_text_of_effect"}),
-                 ("half of a normal distribution", lambda: random.gauss(0, 1), {"_text_of_effect", "_note", "_text_of_entry"}),
-                 ("another generator", lambda: np.random.set_bit_generator(np.random.PCG64(3)),
-                  {"_text_of_effect", "_note", "_text_of_entry"})]
-        for words, change, expected in cases:
-            with self.subTest(words):
-                np.random.set_bit_generator(usual)
-                job, called = self.joined_with_buffers()
-                for number, _ in enumerate(job.batches([1] * 10)):
-                    with job.step():
-                        if number == 6:
-                            self.assertEqual(job._is_usual, True)
-                            called.clear()
-                            change()
-                            changed = norm().running_mean, norm().running_var
-                        self.make_step_with_a_call(job)
-                        record = job._mirror.read(number % 2 * 2 + 1, number)
-                        self.assertTrue(job._own.is_as_in(record))
-                    self.assertEqual(job._settings, job._shared.settings())
-                    if number == 7:
-                        self.assertLessEqual(expected, set(called))
-                self.assertTrue(all(its.numpy().tobytes() in record[1] for its in changed))
-                self.assertEqual(self.heard(), [])
+    def test_settings_that_need_more_room(self):
+        class Words:
+            words = "x"
+
+            def state_dict(self):
+                return {"words": self.words}
+
+            def load_state_dict(self, state):
+                self.words = state["words"]
+
+        words = Words()
+        job = self.join(per_rank={"words": words})
+        for step in job.steps([1] * 6):
+            words.words *= 16
+            with step:
+                self.make_step(torch.ones(1, 2))
+                record = job._recovery._mirror.read(step.number % 2 * 2 + 1, step.number)
+                self.assertTrue(job._recovery._own.is_as_in(record))
+        self.assertEqual((len(words.words), self.heard()), (16 ** 6, []))
 
     def test_what_is_amiss_in_a_later_step(self):
         from unittest import mock
 
         def leave(job):
-            job._calls.value += 1
+            job._recovery._calls_at_entry -= 1
 
         def make_no_call(job):
             self.make_step(torch.rand(4, 2))
-            job._calls.value = job._calls_at_entry
+            job._recovery._calls_at_entry = job._recovery._calls.value
 
-        for words, step in (("without its optimizer's step", leave), ("do not call each other in a step", make_no_call)):
+        for words, does in (("without its optimizer's step", leave), ("do not call each other in a step", make_no_call)):
             with self.subTest(words), mock.patch.object(torch.distributed, "get_world_size", return_value=2):
-                job, _ = self.joined_with_buffers()
-                for number, _ in enumerate(job.batches([1] * 8)):
-                    with job.step():
+                job = self.joined_with_buffers()
+                for number, step in enumerate(job.steps([1] * 8)):
+                    with step:
                         if number == 6:
-                            self.assertTrue(job._is_usual)
-                            step(job)
+                            self.assertTrue(job._recovery._is_usual())
+                            does(job)
                         else:
                             self.make_step_with_a_call(job)
                 self.assert_said(words)
@@ -793,13 +908,13 @@ class Refused(unittest.TestCase):
 
         job = self.join(DistributedDataParallel(Two(2, 1)))
         given = []
-        for number, _ in enumerate(job.batches([1] * 6)):
-            with job.step():
+        for number, step in enumerate(job.steps([1] * 6)):
+            with step:
                 self.optimizer.zero_grad()
                 with torch.no_grad():
                     self.ddp(torch.ones(1, 2))
                 self.ddp(torch.ones(1, 2))["first"].sum().backward()
-                given.append(job._has_given)
+                given.append(job._recovery._has_given)
                 self.optimizer.step()
         self.assertEqual(given, [True] * 6)
         self.assertEqual(self.heard(), [])
@@ -810,43 +925,35 @@ class Refused(unittest.TestCase):
                 super().__init__(2, 1)
                 self.register_buffer("counts", torch.zeros(100_000))
 
-        smaller, gone, strided = torch.zeros(1), None, torch.zeros(1).expand(100_000)
-        for other, words in ((smaller, "another size"), (gone, "is gone"), (strided, "not in one piece")):
+        smaller, gone, other_type = torch.zeros(1), None, torch.zeros(100_000, dtype=torch.int32)
+        for other in (smaller, gone, other_type):
             for when in (0, 6):  # before it is offered, and in a usual step
-                with self.subTest(words, when=when):
+                with self.subTest(other, when=when):
                     job = self.join(DistributedDataParallel(Counts(), broadcast_buffers=False))
-                    for number, _ in enumerate(job.batches([1] * 8)):
-                        with job.step():
+                    for number, step in enumerate(job.steps([1] * 8)):
+                        with step:
                             if number == when:
                                 self.ddp.module.counts = other
                             self.make_step_with_a_call(job, torch.ones(1, 2))
-                    self.assert_said("the buffer counts", words)
+                    self.assert_said("the buffer counts", "another size, type or device")
                     self.assertEqual(job.committed, 8)
 
     def test_a_change_of_a_weight_is_seen(self):
         job = self.join()
         weight, bias = self.ddp.module.weight, self.ddp.module.bias
-        self.assertIsNotNone(job._version_blocks, "the counters are not where they are expected: a step costs more")
         changes = [lambda: weight.add_(1), lambda: bias[0].mul_(2), lambda: torch.nn.init.zeros_(weight),
                    lambda: weight.copy_(torch.ones(1, 2)), lambda: torch._foreach_add_([weight, bias], 1)]
         for change in changes:
-            before = job._version_of_weights()
+            before = job._recovery._shared.version_of_weights()
             with torch.no_grad():
                 change()
-            self.assertGreater(job._version_of_weights(), before)
-            in_memory, blocks = job._version_of_weights(), job._version_blocks
-            job._version_blocks = None
-            self.assertEqual(job._version_of_weights(), in_memory)
-            job._version_blocks = blocks
-        weight.data = torch.zeros(1, 2)
-        self.assertEqual(job._version_of_weights(), weight._version + bias._version)
+            self.assertGreater(job._recovery._shared.version_of_weights(), before)
 
     def test_copies_of_batches(self):
-        from ddprun import in_place
-        copy_of, versions = in_place.types.copy_of, in_place.types.versions
+        from ddprun.loading import copy_of, versions
         first, second = torch.ones(1), torch.ones(1)
         batch = first, second
-        self.assertIs(copy_of(batch), batch)
+        self.assertEqual(copy_of(batch), batch)
         batch = {"a": [first, (second, [3])], "b": 4}
         copy = copy_of(batch)
         self.assertEqual(copy, batch)
@@ -862,47 +969,41 @@ class Refused(unittest.TestCase):
         for function in (copy_of, versions):
             self.assertRaises(RecursionError, function, endless)
 
-    def test_without_ddprun(self):
+    def alone(self):
+        """As without ddprun."""
         from unittest import mock
         with mock.patch.dict(os.environ):
             del os.environ["DDPRUN_REPLACES"]
-            job = self.join()
-            seen = []
-            for epoch in job.epochs(2):
-                for batches in job.batches([1, 2, 3], per_step=2):
-                    with job.step() as step:
-                        self.make_step(torch.ones(1, 2))
-                    seen.append((epoch, batches, step.committed))
-            self.assertEqual(job.committed, 4)
-        self.assertEqual(seen, [(0, [1, 2], True), (0, [3], True), (1, [1, 2], True), (1, [3], True)])
+            return self.join()
+
+    def test_without_ddprun(self):
+        job = self.alone()
+        seen = []
+        for epoch in job.epochs(2):
+            self.assertEqual(len(job.steps([1, 2, 3], per_step=2)), 2)
+            for step in job.steps([1, 2, 3], per_step=2):
+                with step as batches:
+                    self.make_step(torch.ones(1, 2))
+                seen.append((epoch, batches, step.epoch, step.number, step.committed))
+        self.assertEqual((job.committed, job.is_replaceable), (4, False))
+        self.assertEqual(seen, [(0, [1, 2], 0, 0, True), (0, [3], 0, 1, True), (1, [1, 2], 1, 2, True), (1, [3], 1, 3, True)])
         self.assertEqual(self.heard(), [])
 
 
-class _Array:
-    """A part that join() may be given."""
-
-    def __init__(self, value):
-        self.value = value
-
-    def state_dict(self):
-        return {"value": self.value.copy()}
-
-    def load_state_dict(self, state):
-        self.value = state["value"]
-
-
 class RandomNumbers(unittest.TestCase):
-    """What is read from the generators' own memory is all of it."""
+    """What is read from the generators is all of their state."""
+
+    def setUp(self):
+        sys.path.insert(0, str(SOURCE / "worker_lib/python"))
+        import numpy as np
+        usual = np.random.get_bit_generator()
+        self.addCleanup(np.random.set_bit_generator, usual)
 
     def test_each_draw_is_seen_and_put_back(self):
-        sys.path.insert(0, str(SOURCE / "worker_lib/python"))
+        import numpy as np
         import torch
         from ddprun.worker_state import Generators
         generators = Generators(None)
-        import numpy as np
-        np.random.seed(3)  # NumPy loads its generator here, after join() has looked for it
-        usual = generators.asked()
-        self.assertEqual(usual, ("tpn", None, None, None, None, b""), "not all are where they are expected: a step costs more")
 
         def draws():
             return [torch.rand(7), torch.randn(1), torch.randn(1, dtype=torch.float64), torch.randn(20), torch.get_rng_state(),
@@ -913,38 +1014,21 @@ class RandomNumbers(unittest.TestCase):
                     lambda: torch.distributions.Normal(0.0, 1.0).sample(), lambda: torch.manual_seed(5)]
         others = [random.random, lambda: random.gauss(0, 1), lambda: random.sample(range(900), 700), lambda: np.random.rand(2),
                   lambda: np.random.randn(), lambda: np.random.permutation(900)]
-        for draw in of_torch + others:
-            before = generators.now()
-            draw()
-            after = generators.now()
-            self.assertNotEqual(before, after, draw)
-            expected = draws()
-            generators.restore(after)
-            for was, now in zip(expected, draws()):
-                self.assertTrue(torch.equal(was, now) if isinstance(was, torch.Tensor) else was == now, draw)
-            generators.restore(before)
-            self.assertEqual(generators.now(), before, draw)
-
-    def test_another_generator_of_numpy_is_asked(self):
-        sys.path.insert(0, str(SOURCE / "worker_lib/python"))
-        import numpy as np
-        import torch
-        from ddprun.worker_state import OwnState
-        usual = np.random.get_bit_generator()
-        self.addCleanup(np.random.set_bit_generator, usual)
-        own = OwnState(torch.nn.BatchNorm1d(3), None, {"array": _Array(np.arange(3.0))})
-        self.assertEqual(own.generators.asked()[0], "tpn")
-        np.random.set_bit_generator(np.random.PCG64(3))
-        self.assertEqual(own.generators.asked()[0], "tp")
-        text = struct.pack("=qqq", 3, 4, 5) + own.effect_text((1, 2))
-        copied = b"".join(ctypes.string_at(*each) for each in (*own.generators.pieces, *own.buffers.blocks()))
-        expected = np.random.randn(3).tolist(), torch.rand(1)
-        own._parts["array"].value[:] = 7
-        position, more, before, restore = own.read((text, copied))
-        restore()
-        self.assertEqual((position, more, before), ((3, 4, 5), (1, 2), None))
-        self.assertEqual((np.random.randn(3).tolist(), torch.rand(1)), expected)
-        self.assertEqual(own._parts["array"].value.tolist(), [0, 1, 2])
+        for kind in (np.random.MT19937, np.random.PCG64):
+            np.random.set_bit_generator(kind(3))
+            for draw in of_torch + others:
+                before = generators.now()
+                self.assertEqual(generators.now(), before)
+                draw()
+                after = marshal.loads(marshal.dumps(generators.now()))
+                self.assertNotEqual(before, after, draw)
+                expected = draws()
+                np.random.set_bit_generator(np.random.Philox(1))
+                generators.restore(after)
+                for was, now in zip(expected, draws()):
+                    self.assertTrue(torch.equal(was, now) if isinstance(was, torch.Tensor) else was == now, draw)
+                generators.restore(before)
+                self.assertEqual(generators.now(), before, draw)
 
 
 class Forks(unittest.TestCase):

@@ -1,4 +1,4 @@
-"""For Python programs that ddprun starts; none needs it. `ddprun.progress` tells how far a worker is; `ddprun.join` lets
+"""For Python programs that ddprun starts; none needs it. `ddprun.progress` tells how far a worker is; `ddprun.recoverable` lets
 ranks that die be replaced while the others go on; `ddprun.keep` keeps a training's state in memory that outlives all ranks.
 
 Steps of PyTorch's optimizers are told without it: ddprun brings the hooks of this package into every Python program that
@@ -9,7 +9,7 @@ import os
 import pkgutil
 
 __path__ = pkgutil.extend_path(__path__, __name__)  # ddprun.torch is a distribution of its own, maybe in another folder
-_ON_DEMAND = ("progress", "torch")  # the modules that a program may use; torch imports PyTorch
+_ON_DEMAND = ("progress", "torch", "training")  # the modules that a program may use; the last two import PyTorch
 
 
 def __getattr__(name):
@@ -27,28 +27,45 @@ def __dir__():
     return sorted({*globals(), *_ON_DEMAND})
 
 
-def join(model, optimizer, scheduler=None, scaler=None, sampler=None, unchanged=(), **parts):
-    """Returns what the loop of training goes through, so that a rank which dies is replaced and the others go on:
+def recoverable(model, optimizer, *, parts={}, per_rank={}, unchanged=(), memory_every=0, **more_parts):
+    """Returns a ddprun.training.Training, whose loop survives the death of a rank: the rank is replaced, the others go on.
 
-        job = ddprun.join(model=ddp, optimizer=optimizer, scheduler=scheduler, sampler=sampler)
-        for epoch in job.epochs(10):
+        training = ddprun.recoverable(ddp, optimizer, scheduler=scheduler)
+        for epoch in training.epochs(10):
             sampler.set_epoch(epoch)
-            for batch in job.batches(loader):
-                with job.step():
-                    ...
+            for step in training.steps(loader):
+                with step as (inputs, targets):
+                    optimizer.zero_grad()
+                    loss = loss_of(ddp(inputs), targets)
+                    loss.backward()
+                    optimizer.step()
+                    scheduler.step()
+                if step.committed:
+                    print(step.number, loss.item())
 
-    `model` is a DistributedDataParallel over Gloo; `optimizer` may be in the wrapper of a framework (Accelerate, Lightning);
-    `scheduler` is one or a list; `parts` have a state_dict() and a
-    load_state_dict(), and are small: what only this rank has. An object with a state in the loop's functions (another model,
-    an optimizer, a generator) that was not given is looked for: it must be in `unchanged`, or no rank is replaced in place, and
-    a line names it. After a replacement the ranks are compared before the next step is committed: what differs is named, and
-    all ranks begin anew. Call it when all is set up, right before the loop. With
-    job.batches(loader, per_step=n) a step has a list of n batches.
+    Call it when all is set up, right before the loop, on all ranks, in the main thread. Without ddprun, under torchrun, on one
+    process, or where ddprun replaces no workers, the loop is the plain one.
 
-    Without ddprun, or where it replaces no workers, the loop is as if these three words were not there.
+    `model` is a DistributedDataParallel over Gloo, or a sequence of several. `optimizer` is a torch.optim.Optimizer, or a
+    sequence; together they have all parameters that are trained; each may be in the wrapper of a framework (Accelerate, Lightning).
+
+    `parts` has by name what is equal on all ranks and has a state_dict() and a load_state_dict(): schedulers, a GradScaler,
+    averages of the weights; also lists of such objects. Any other keyword is a part, too (scheduler=scheduler). `per_rank` has by
+    name what each rank has its own of; also a torch.Generator, random.Random or numpy.random.Generator. It is noted in each step,
+    and so should be small. `unchanged` are objects with a state that training leaves as the set-up has made them (a teacher).
+
+    With `memory_every=K` the state is kept in memory of the agent every K steps (see ddprun.keep()): when all ranks have died,
+    the loops go on from there.
+
+    Objects with a state in the functions around the loop that were not given are looked for at the first steps; if there is
+    one, or if something cannot be made again, ddprun says so in one line, and restarts all ranks when one dies. After a
+    replacement the ranks are compared before the next step is committed; if they differ, all begin anew, and a line names what.
+
+    Raises TypeError for a part without the two methods, and for a reserved name; CannotRecover, a RuntimeError, out of a step
+    when all ranks have to begin anew.
     """
-    from ddprun import replace
-    return replace.join(model, optimizer, scheduler, scaler, sampler, unchanged, parts)
+    from ddprun import training
+    return training.make(model, optimizer, parts, per_rank, unchanged, memory_every, more_parts)
 
 
 def keep(step, state=None, shared=None):

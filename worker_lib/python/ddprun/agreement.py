@@ -1,7 +1,7 @@
-"""What a replacement must not change unseen: whether the ranks of a training still agree, and whether ddprun.join() was given
-all that the training's state is made of. Used by ddprun.replace.
+"""What a replacement must not change unseen: whether the ranks of a training still agree, and whether recoverable() was given
+all that the training's state is made of. Used by ddprun.recovery.
 
-Replicas are compared by what they hold. What they do not hold is looked for: objects with a state that join() was not given,
+Replicas are compared by what they hold. What they do not hold is looked for: objects with a state that recoverable() was not given,
 and plain values (numbers, strings) of the program that were equal on all ranks when the training began, which a new process
 has as the set-up has left them."""
 
@@ -42,21 +42,24 @@ def _place(frame):
 
 # ---- plain values
 
-def plain_values(frames, optimizer, module):
-    """{where it is: value} of numbers and strings that these frames, the optimizer and the modules have."""
+def plain_values(frames, optimizers, modules):
+    """{where it is: value} of numbers and strings that these frames, the optimizers and the modules have."""
     found = {}
     for depth, frame in enumerate(reversed(frames)):
         function = frame.f_code.co_name
         for name, value in frame.f_locals.items():
             if not name.startswith("__"):
                 found[f"{depth} {function} {name}"] = _told(value)
-    for name, value in vars(optimizer).items():
-        if not name.startswith("_"):
-            found[f"optimizer {type(optimizer).__name__} {name}"] = _told(value)
-    for path, each in module.named_modules():
-        for name, value in vars(each).items():
+    for number, optimizer in enumerate(optimizers):
+        of = type(optimizer).__name__ if len(optimizers) == 1 else f"{number}:{type(optimizer).__name__}"
+        for name, value in vars(optimizer).items():
             if not name.startswith("_"):
-                found[f"model {path} {name}"] = _told(value)
+                found[f"optimizer {of} {name}"] = _told(value)
+    for number, module in enumerate(modules):
+        for path, each in module.named_modules():
+            for name, value in vars(each).items():
+                if not name.startswith("_"):
+                    found[f"model {path if len(modules) == 1 else f'{number}:{path}'} {name}"] = _told(value)
     return found
 
 
@@ -92,7 +95,7 @@ def difference_of_values(names, of_ranks, frame):
         else:
             where = f"{_place(frame)}: {what}"
         return (f"{where} is {text} on rank {rank} and {its_text} on rank {other} after a replacement: "
-                "a new process does not have it; count with job.committed, or give it to join() as a part")
+                "a new process does not have it; count with step.number, or give it to recoverable() as a part")
     return None
 
 
@@ -118,13 +121,13 @@ def not_given(frames, given, unchanged, generators):
                 if kind is not None and kind.startswith("a generator") and id(each) not in seen_before:
                     generators.append(each)
                 elif kind is not None:
-                    return (f"{_place(frame)}: {path} is {kind} that join() was not given: "
+                    return (f"{_place(frame)}: {path} is {kind} that recoverable() was not given: "
                             f"give it as a part ({name.split('.')[0]}=…), or put it into unchanged=(…) if training leaves it as it is")
     return None
 
 
 def _parts_of(given):
-    """An object that join() was given, and what belongs to it."""
+    """An object that recoverable() was given, and what belongs to it."""
     yield given
     if isinstance(given, torch.nn.Module):
         yield from given.modules()
@@ -194,6 +197,29 @@ def tensors_in_attributes(optimizer):
     return None
 
 
+# ---- inputs of a step that is made again
+
+class Inputs:
+    """The inputs of a forward; keeps them."""
+
+    def __init__(self, inputs):
+        self._leaves, self._form = torch.utils._pytree.tree_flatten(inputs)
+        self._versions = loading.versions(self._leaves)
+
+    def are_equal_to(self, before):
+        """A tensor that was written into since is not compared."""
+        versions = loading.versions(before._leaves)
+        return self._form == before._form and all(
+            _are_equal(one, other) for one, other, was, now in zip(self._leaves, before._leaves, before._versions, versions)
+            if was == now)
+
+
+def _are_equal(one, other):
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        return one.shape == other.shape and one.dtype == other.dtype and sum_of(one) == sum_of(other)
+    return one == other if type(one) in _PLAIN and type(other) in _PLAIN else type(one) is type(other)
+
+
 # ---- replicas
 
 def sum_of(tensor):
@@ -204,16 +230,17 @@ def sum_of(tensor):
     return stream_sum(ctypes.c_void_p(dense.data_ptr()), dense.nbytes), tuple(its.shape), str(its.dtype)
 
 
-def leaves(name, value):
-    """(name, something that can be compared) for all that is in dicts, lists and tuples; other objects are left out."""
+def leaves(name, value, sums=True):
+    """(name, something that can be compared) for all that is in dicts, lists and tuples; other objects are left out. Without
+    `sums` tensors are as they are."""
     if isinstance(value, torch.Tensor):
-        yield name, sum_of(value)
+        yield name, sum_of(value) if sums else value
     elif isinstance(value, dict):
         for key in sorted(value, key=repr):
-            yield from leaves(f"{name}[{key!r}]", value[key])
+            yield from leaves(f"{name}[{key!r}]", value[key], sums)
     elif isinstance(value, (list, tuple)):
         for index, each in enumerate(value):
-            yield from leaves(f"{name}[{index}]", each)
+            yield from leaves(f"{name}[{index}]", each, sums)
     elif isinstance(value, _PLAIN):
         yield name, repr(value)
 

@@ -2,7 +2,7 @@
 made again (agent/README.md, "Replacement in place").
 
 ddprun's hooks run this file when torch.distributed is imported, before there is a group, in workers that the agent
-replaces and in their prepared standbys (`_ddprun_groups`; hooks.py). ddprun.replace uses it.
+replaces and in their prepared standbys (`_ddprun_groups`; hooks.py). ddprun.recovery uses it.
 
 A prepared standby makes its set-up without the others: its group answers nothing, but that DistributedDataParallel can be
 constructed in it.
@@ -97,7 +97,7 @@ class Groups:
         c10d._world.pg_backend_config[group] = str(c10d.BackendConfig(backend))
         return group, store
 
-    # ---- for ddprun.replace
+    # ---- for ddprun.recovery
 
     def shut(self, generation):
         """Ends the calls that wait in a group of an older generation than this, and the making of such a group."""
@@ -116,7 +116,7 @@ class Groups:
         if self.refused is not None:
             return self.refused
         if not self.c10d.is_initialized():
-            return "there is no process group when it comes to join()"
+            return "there is no process group when it comes to recoverable()"
         if self._url != "env://" or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
             return "its ranks do not meet at the store of ddprun (init_process_group has a store or an address of its own)"
         backend = self.c10d.get_backend_config()

@@ -156,7 +156,7 @@ def install_record(c10d, load):
     if "DDPRUN_REPLACES" in os.environ:
         groups = sys.modules["_ddprun_groups"] = load("groups")
         groups.install(c10d)
-        load_progress(load)  # before ddprun.join() asks for the link, so that steps are told over the same one
+        load_progress(load)  # before ddprun.recoverable() asks for the link, so that steps are told over the same one
     offer_nccl_plugin()
     make, collectives, noted = c10d._new_process_group_helper, None, None
 

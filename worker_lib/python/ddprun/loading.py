@@ -1,5 +1,5 @@
 """Batches of a loader that can be given again: to a step that is made again, and to a process that takes a rank's place,
-which begins in the middle of an epoch. Used by ddprun.replace."""
+which begins in the middle of an epoch. Used by ddprun.training and ddprun.recovery."""
 
 import contextlib
 import os
@@ -187,7 +187,67 @@ class _Skipping:
 
 def generators_of(loader):
     """The generators of its own that a loader draws from when it begins an epoch."""
-    samplers = [loader, getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)]
-    samplers.append(getattr(samplers[-1], "sampler", None))
-    generators = (getattr(each, "generator", None) for each in samplers)
+    generators = (getattr(each, "generator", None) for each in _samplers_of(loader))
     return list(dict.fromkeys(each for each in generators if isinstance(each, torch.Generator)))  # each once
+
+
+def _samplers_of(loader):
+    """The loader, and what it takes its order from."""
+    found = [loader, getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)]
+    return [each for each in (*found, getattr(found[-1], "sampler", None)) if each is not None]
+
+
+# ---- how a loop over a loader begins: what its order is drawn from
+
+def how_it_begins(loader, generators):
+    """Pickled: all generators, those of the loader's own, and the states or epochs of its samplers."""
+    samplers = [_state_of_sampler(each) for each in _samplers_of(loader)]
+    return pickle.dumps((generators.now(), [each.get_state() for each in generators_of(loader)], samplers))
+
+
+def begin_as(loader, generators, began):
+    """Puts back what how_it_begins() returned."""
+    at_begin, of_loader, samplers = pickle.loads(began)
+    generators.restore(at_begin)
+    for generator, state in zip(generators_of(loader), of_loader):
+        generator.set_state(state)
+    for sampler, state in zip(_samplers_of(loader), samplers):
+        if isinstance(state, dict):
+            sampler.load_state_dict(state)
+        elif state is not None:
+            sampler.set_epoch(state)
+
+
+def _state_of_sampler(sampler):
+    if hasattr(sampler, "load_state_dict") and hasattr(sampler, "state_dict"):
+        return sampler.state_dict()
+    return getattr(sampler, "epoch", None) if hasattr(sampler, "set_epoch") else None
+
+
+# ---- batches that may be given again
+
+def copy_of(batch):
+    """Its containers anew, with the same tensors: a step that puts another tensor into a list does not change the batch."""
+    if type(batch) is dict:
+        return {key: copy_of(value) for key, value in batch.items()}
+    if type(batch) is list:
+        return [copy_of(each) for each in batch]
+    if type(batch) is tuple:
+        return tuple([copy_of(each) for each in batch])
+    return batch
+
+
+def versions(batch):
+    """Changes when a tensor of the batch is written into."""
+    if isinstance(batch, torch.Tensor):
+        return batch._version
+    if isinstance(batch, dict):
+        return [versions(each) for each in batch.values()]
+    return [versions(each) for each in batch] if isinstance(batch, (list, tuple)) else None
+
+
+def without_bar(loader):
+    """(the loader in a tqdm, its bar), or (the loader, None)."""
+    if type(loader).__module__.split(".")[0] == "tqdm" and getattr(loader, "iterable", None) is not None:
+        return loader.iterable, loader
+    return loader, None

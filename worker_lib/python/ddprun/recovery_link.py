@@ -1,5 +1,5 @@
 """What a worker that can be replaced in place says to its agent, and hears from it, over the link of ddprun.progress
-(agent/README.md, "The worker link"). Used by ddprun.replace; the main thread calls, and one more thread listens."""
+(agent/README.md, "The worker link"). Used by ddprun.recovery; the main thread calls, and one more thread listens."""
 
 import _socket
 import _thread
@@ -40,27 +40,8 @@ class RecoveryLink:
         self._committed = ctypes.c_int64.from_buffer(link.page, _COMMITTED_AT)  # keeps the page mapped
         self._has_told_commit = True
         self._changed = threading.Condition()
-        self._wanted = ctypes.c_int64()
+        self.wanted = 0  # the newest generation that the agent has named
         self.is_broken = False  # and is not made anew
-
-    @property
-    def wanted(self):
-        """The newest generation that the agent has named."""
-        return self._wanted.value
-
-    @wanted.setter
-    def wanted(self, generation):
-        self._wanted.value = generation
-
-    # Where StepPath (ddprun.in_place) reads the one and writes the other, each an int64, as long as this object lives.
-
-    @property
-    def wanted_at(self):
-        return ctypes.addressof(self._wanted)
-
-    @property
-    def committed_at(self):
-        return ctypes.addressof(self._committed)
 
     # ---- to the agent
 

@@ -1,0 +1,75 @@
+"""The state of a training in memory of the agent, every so many steps: `memory_every` of ddprun.recoverable(). What is kept is
+the state at the entry of a step, as a process that takes the place of a rank has it. Used by ddprun.training."""
+
+import os
+import sys
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from ddprun import keeping, loading
+
+
+class Memory:
+    """The main thread calls."""
+
+    def __init__(self, models, own, shared, every):
+        if int(os.environ.get("WORLD_SIZE", 1)) > 1 and not all(isinstance(each, DistributedDataParallel) for each in models):
+            raise ValueError("memory_every keeps what all ranks of a DistributedDataParallel have the same of: a model of another "
+                             "kind is kept by ddprun.keep()")
+        self._own, self._shared, self._every = own, shared, every
+        self._data = torch.empty(own.buffers.size, dtype=torch.uint8)
+        self._last, self._parts_given = 0, None
+
+    def find(self):
+        """(step, place in the loops, how the loop there began, generators before its batch, those of the loader's processes, a
+        function that puts back per_rank as it was when the batch was given, another one for all that only this rank has at the
+        entry, settings at the entry), with the tensors put back; None: there is none."""
+        kept = keeping.kept()
+        if kept is None or "DDPRUN_PREPARED" in os.environ:  # its state comes from the others
+            return None
+        if not isinstance(kept.state, dict) or not isinstance(kept.shared, dict) or kept.shared.get("of") != "recoverable":
+            return None  # the program keeps something itself
+        self._shared.take_shape(kept.shared["shape"])
+        with torch.no_grad():
+            for its, tensor in zip(self._shared.tensors_to_take(), kept.shared["tensors"], strict=True):
+                its.copy_(tensor)
+        self._shared.set(kept.shared["settings"])
+        record = kept.state["text"], kept.state["data"].numpy().tobytes()
+        (place, of_processes, parts_given), before, restore = self._own.read(record)
+        self._last = kept.step
+        return (kept.step, place, kept.state["began"], before, of_processes, lambda: self._own.restore_parts(parts_given), restore,
+                kept.shared["settings"])
+
+    def set_settings(self, settings):
+        self._shared.set(settings)
+        self._shared.forget_given()
+
+    def check(self, loader):
+        """A loop over it begins."""
+        why = loading.why_not(loader)
+        if why is not None:
+            self._turn_off(why)
+
+    def _turn_off(self, why):
+        if self._every != sys.maxsize:
+            print(f"ddprun: no snapshots in memory from here on: {why}", file=sys.stderr, flush=True)
+        self._every = sys.maxsize
+
+    def is_due(self, step):
+        return step > self._last and step % self._every == 0
+
+    def note_given(self):
+        self._parts_given = self._own.pickled_parts()
+
+    def keep(self, step, place, began, before, of_processes):
+        """At the entry of this step."""
+        why = self._own.buffers.why_not()
+        if why is not None:
+            return self._turn_off(why)
+        self._last = step
+        self._own.buffers.copy_to(lambda _: memoryview(self._data.numpy()), "memory")
+        state = {"text": self._own.text((place, of_processes, self._parts_given), before), "data": self._data, "began": began}
+        shared = {"of": "recoverable", "shape": self._shared.shape(), "tensors": self._shared.tensors(),
+                  "settings": self._shared.settings()}
+        keeping.keep(step, state, shared)

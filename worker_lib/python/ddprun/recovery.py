@@ -1,0 +1,694 @@
+"""Workers that are replaced in place: one dies, the others stay (ddprun.recoverable; worker_lib/README.md, "Replaced in place,
+in Python"). Imported by ddprun.recoverable() alone.
+
+    set-up ──recoverable()──▶ between steps ◀──a step──▶ in a step          any ──refuse──▶ off
+
+A step is committed on a rank when its block is over there. At most one step is committed on some ranks and not yet on
+others, because each step waits for all. A rank that is behind is given the state of the others: the entry of the next step.
+
+| record of the mirror | is written                                   | has                                              |
+|----------------------|----------------------------------------------|--------------------------------------------------|
+| begin                | when a loop over steps begins                | what the loader draws its order from             |
+| entry of a step      | at its entry                                 | what only this rank has                          |
+| effect of a step     | when the model's gradients begin to be there | what only this rank has, as it is after the step |
+"""
+
+import base64
+import functools
+import json
+import os
+import pickle
+import sys
+import threading
+import zlib
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from ddprun import agreement, in_place, mirror, training
+from ddprun.recovery_link import RecoveryLink
+from ddprun.worker_state import layout_of, make_reducer_again, states_of, take_apart
+
+# From the failure of a call until the agent says what becomes of the round.
+_NEWS_LIMIT_S = 30
+# The buckets of DDP are those of all later steps from the second one on.
+_OFFERS_AFTER = 2
+_PLACES = 6  # of the mirror: entry and effect of an even and of an odd step, two begins
+_TEXT_BYTES_MIN = 32768
+# After a replacement replicas are compared within so many steps, with about so many bytes in each.
+_COMPARED_STEPS_MAX = 8
+_COMPARED_BYTES = 64 << 20
+
+
+class CannotRecover(RuntimeError):
+    """No further generation mends it."""
+
+
+def recovery_of(models, optimizers, parts, per_rank, given, unchanged, place):
+    """The recovery of a training whose ranks are replaced in place; None: they are not."""
+    groups = getattr(sys.modules.get("_ddprun_groups"), "current", None)
+    if groups is None or "DDPRUN_REPLACES" not in os.environ:
+        return None
+    link = RecoveryLink.of_process()
+    if link is None:
+        return None
+    why = None if in_place.is_there else "its package ddprun is of another version than the ddprun that has started it"
+    why = why or _why_not(models, optimizers, parts) or _why_not_pickled({**parts, **per_rank})
+    why = why or groups.why_not(next(models[0].parameters()).device.type)
+    recovery = None if why is not None else Recovery(groups, link, models, optimizers, parts, per_rank, given, unchanged, place)
+    if recovery is None or not recovery.begin():
+        if why is not None:
+            link.refuse(why)
+        if groups.is_prepared:
+            raise CannotRecover(why or recovery.refused)
+        return None
+    return recovery
+
+
+def _why_not(models, optimizers, parts):
+    for ddp in models:
+        if isinstance(getattr(ddp, "_orig_mod", None), DistributedDataParallel):
+            return "its model is torch.compile(DistributedDataParallel(…)): compile the model before it is wrapped"
+        if type(ddp) is not DistributedDataParallel:
+            return f"its model is no DistributedDataParallel but a {type(ddp).__name__}"
+    for optimizer in optimizers:
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            return f"its optimizer is no torch.optim.Optimizer but a {type(optimizer).__name__}"
+        if not hasattr(optimizer, "_optimizer_step_post_hooks"):  # it has not called the constructor of PyTorch's
+            return f"its optimizer is a {type(optimizer).__name__}, a wrapper with a state of its own"
+        if hasattr(optimizer, "consolidate_state_dict"):
+            return f"its optimizer is a {type(optimizer).__name__}, which keeps a part of its state on each rank"
+    parameters = [each for ddp in models for each in ddp.parameters()]
+    if len({each.device for each in parameters}) != 1 or parameters[0].device.type not in ("cpu", "cuda"):
+        return "its model is neither on the CPU nor on one GPU"
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+    of_optimizers = {id(each) for group in groups for each in group["params"]}
+    if any(each.requires_grad and id(each) not in of_optimizers for each in parameters):
+        return "its optimizer has not all parameters that are trained: give all optimizers to recoverable()"
+    has_schedulers = any(hasattr(part, "last_epoch") or "Scheduler" in type(part).__name__ for part in parts.values())
+    if not has_schedulers and any("initial_lr" in group for group in groups):
+        return "a scheduler changes its optimizer's learning rate, and recoverable() was given none: give it as scheduler=…"
+    for ddp in models:
+        if getattr(ddp, "parameters_to_ignore", None):
+            return "its DistributedDataParallel ignores parameters or buffers, which each rank then has its own of"
+        if ddp._comm_hooks:
+            return "its model has a communication hook, which may have a memory of its own"
+        for name in ("static_graph", "mixed_precision", "_delay_all_reduce_params", "_use_python_reducer"):
+            if getattr(ddp, name, None):
+                return f"its DistributedDataParallel has {name.lstrip('_')}, with which this was not tried"
+    if any(hasattr(each, "_in_backward_optimizers") for each in parameters):
+        return "its optimizer steps inside of backward()"
+    if threading.current_thread() is not threading.main_thread():
+        return "it trains on another thread than the main one"
+    return None
+
+
+def _why_not_pickled(parts):
+    for name, part in parts.items():
+        try:
+            take_apart(part.state_dict())
+        except Exception as error:  # of the program's classes
+            return f"the state of the part {name} cannot be pickled ({type(error).__name__}: {error})"
+    return None
+
+
+class Recovery:
+    """The main thread calls. `place` is where the training is in its loops, and is kept by ddprun.training."""
+
+    def __init__(self, groups, link, models, optimizers, parts, per_rank, given, unchanged, place):
+        self._groups, self._link, self._models, self._optimizers = groups, link, models, optimizers
+        self._modules = [each.module for each in models]
+        self._parameters = [each for ddp in models for each in ddp.parameters()]
+        self._own, self._shared = states_of(models, optimizers, parts, per_rank)
+        self._may_skip_steps = any(isinstance(each, torch.amp.GradScaler) for each in parts.values())
+        self._all_given, self._unchanged = given, unchanged
+        self._trained = [each.requires_grad for each in self._parameters]
+        self._calls = in_place.gloo_calls()
+        self._place = place
+        self._loader = None  # of the loop
+        self._generators_seen = []  # generators of random numbers that the program has when its first steps begin
+        self.refused = None
+        self.is_off = False  # refused or withdrawn
+        self.resume = None  # where a process that has taken a place begins
+        self.has_taken_place = False
+        self._mirror = None
+        self._begins = 0  # loops over steps that this rank has begun
+        self._first = place.committed  # step after recoverable()
+        # ---- of this generation
+        self._generation = 0
+        self._is_offered = False
+        self._lacks_state = False  # of models, optimizers and parts: it has taken a place
+        self._is_torn = False  # its own is half another rank's
+        self._layouts = [None] * len(models)  # of DDP's buckets
+        self._equal_values = []  # names of plain values of the program that all ranks had the same of at their second step
+        self._values_agreed = self._replicas_agreed = True  # since the last generation
+        self._compared = 0  # pieces of the replicas
+        self._at_first_entry = None  # a function: what a newcomer is given once more
+        # ---- of this step
+        self._before = None  # generators before its batch was loaded
+        self._given = self._versions_given = None  # generators, parts and settings when it was given; versions of tensors
+        self._of_processes = {}  # of the loader, before its batch was loaded
+        self._states = {}  # of the loader's processes, now
+        self._settings = b""  # as they were when the last step was committed
+        self._settings_at_entry = b""
+        self._is_in_step = self._has_stepped = self._has_given = self._was_ended = False
+        self._calls_at_commit = self._calls_at_entry = self._calls_at_step = self._between = 0
+        self._weights_at_entry = 0
+        self._gives_buffers = [True] * len(models)
+        self._gave_gradients = []  # models
+        self._needs_copy = False  # the state at its entry, for a step that changes it before a call
+        self._aside = None  # that copy
+        self._inputs, self._inputs_before = [], None  # of the forwards of this step; and when it was made before
+
+    @property
+    def generators(self):
+        return self._own.generators
+
+    # ---- recoverable()
+
+    def begin(self):
+        """False: it was refused."""
+        groups, link = self._groups, self._link
+        why = self._own.buffers.why_not()
+        if why is not None:
+            return self.refuse(why)
+        groups.remember()
+        link.hold_death_lock()
+        for ddp in self._models:
+            ddp.register_forward_pre_hook(self._before_forward, with_kwargs=True)
+            ddp.register_forward_hook(self._after_forward)
+        for optimizer in self._optimizers:
+            optimizer.register_step_post_hook(self._after_step)
+        groups.on_refused = self.refuse
+        if groups.is_prepared:
+            self._take_place()
+            return True
+        versions = groups.ask_all("recoverable", torch.__version__)
+        if len(set(versions)) > 1:
+            return self.refuse(f"its ranks have different versions of torch ({', '.join(sorted(set(versions)))})")
+        self._settings = self._shared.settings()
+        self._calls_at_commit = self._calls.value
+        self._take_mirror(mirror.Mirror.make(_PLACES, self._own.buffers.size, _TEXT_BYTES_MIN))
+        return True
+
+    def _take_mirror(self, its):
+        self._mirror = its
+        self._own.buffers.forget_mirror()
+
+    def _take_place(self):
+        _warm_up(self._parameters[0].device)
+        descriptor = self._link.await_place()
+        os.environ.pop("DDPRUN_PREPARED")
+        self._groups.take_place()
+        self._take_mirror(mirror.Mirror.open(descriptor, _PLACES, self._own.buffers.size))
+        if self._mirror is None:
+            raise CannotRecover("what was handed over is not the mirror of a worker with the same buffers")
+        self.has_taken_place = self._lacks_state = True
+        self._listen()
+        self._recover()
+        self._link.offer(self._mirror.descriptor)
+        self._is_offered = True
+
+    def _listen(self):
+        self._link.listen(self._groups.shut)
+
+    def refuse(self, why):
+        if not self.is_off:
+            self.refused, self.is_off = why, True
+            self._link.refuse(why)
+        return False
+
+    def withdraw(self):
+        if not self.is_off:
+            self.is_off = True
+            if self._is_offered:
+                self._link.withdraw()
+
+    def end_for(self, why):
+        """All ranks begin anew: going on would be wrong."""
+        self.refuse(why)
+        raise CannotRecover(why)
+
+    def exit_for(self, why):
+        """Likewise, where an exception would be lost."""
+        self.refuse(why)
+        training.end_process(why)
+
+    def started_at(self):
+        """The training goes on from a checkpoint."""
+        self._first = self._place.committed
+        self._settings = self._shared.settings()
+
+    # ---- for a loop over steps
+
+    def begin_loop(self, loader, batches, began):
+        """The batches' iterator, with how the loop began noted."""
+        self._loader, self._states = loader, batches.states
+        self._begins += 1
+        number = self._place.epoch << 20 | self._place.loop
+        self._write(4 + self._begins % 2, number, pickle.dumps((began, self._begins)))
+        return batches
+
+    def note_before_batch(self):
+        self._before, self._of_processes = self._own.generators.now(), dict(self._states)
+
+    def note_given(self):
+        own, shared = self._own, self._shared
+        self._given = own.generators.now(), own.pickled_parts(), shared.settings()
+        self._versions_given = shared.version_of_weights(), own.buffers.versions()
+
+    def restore_given(self):
+        """A step is made again from here."""
+        generators, parts, settings = self._given
+        if self._shared.settings() != settings:
+            self._shared.set(settings)
+        self._own.restore_parts(parts)
+        self._own.generators.restore(generators)
+        self._versions_given = self._shared.version_of_weights(), self._own.buffers.versions()
+
+    # ---- a step
+
+    def _write(self, place, number, text, copy=None):
+        if self._mirror.write(place, number, text, copy):
+            return
+        larger = mirror.Mirror.make(_PLACES, self._own.buffers.size, 2 * len(text))
+        larger.copy_from(self._mirror)
+        self._take_mirror(larger)
+        if self._is_offered:
+            self._link.send_mirror(larger.descriptor)
+        larger.write(place, number, text, copy)
+
+    def _write_own(self, is_effect, of_processes, before=None, parts_given=None):
+        """What only this rank has, as it is now: of the entry or of the effect of this step."""
+        why = self._own.buffers.why_not()
+        if why is not None:
+            return self.refuse(why)
+        place = self._place.committed % 2 * 2 + is_effect
+        epoch, loop, steps = self._place.in_loops()
+        text = self._own.text(((epoch, loop, steps + is_effect), of_processes, parts_given), before)
+        self._write(place, self._place.committed, text, lambda: self._own.buffers.copy_to(self._mirror.data, place))
+
+    def enter(self, frame):
+        self._is_in_step = self._was_ended = False
+        self._between = self._calls.value - self._calls_at_commit
+        if self._at_first_entry is None and (self._shared.version_of_weights(), self._own.buffers.versions()) != self._versions_given:
+            return self.refuse("weights, buffers or a large part are changed between a batch and its step: change them in the block of "
+                               "the step, or after it")
+        if not self._is_usual() or self._is_lost():
+            self._before_entry(frame)
+            if self.is_off:
+                return
+        self._settings_at_entry = self._shared.settings()
+        self._write_own(False, self._of_processes, self._before, self._given[1])
+        if self.is_off:
+            return
+        if self._is_due():
+            descriptor = self._mirror.descriptor
+            if descriptor is None:
+                return self.refuse("it closes descriptors that ddprun has opened")
+            self._link.offer(descriptor)
+            self._is_offered = True
+        self._gives_buffers = [each.require_forward_param_sync for each in self._models]
+        self._weights_at_entry = self._shared.version_of_weights()
+        self._calls_at_entry = self._calls.value
+        self._has_stepped = self._has_given = False
+        # What has changed the state before a call of a step may do so again.
+        self._aside = [(each, each.clone()) for each in self._shared.tensors()] if self._needs_copy else None
+        self._inputs, self._gave_gradients = [], []
+        self._is_in_step = True
+
+    def _is_usual(self):
+        return (self._is_offered and not self._groups.old and self.resume is None and self._replicas_agreed
+                and self._at_first_entry is None)
+
+    def _steps_made(self):
+        return self._place.committed - self._first
+
+    def _is_due(self):
+        return not self._is_offered and self._steps_made() >= _OFFERS_AFTER
+
+    def _is_lost(self):
+        return self._link.wanted > self._generation
+
+    def _before_entry(self, frame):
+        """Its step is not as usual: it is not offered yet, or begins a generation."""
+        if self._between > 0 and self._steps_made() == 0 and self._generation == 0:
+            return self.refuse("its ranks call each other between recoverable() and the first step")
+        if self._generation == 0 and self._steps_made() < _OFFERS_AFTER and self._refuse_what_is_not_given(frame):
+            return
+        if self._is_lost():
+            self._recover()
+        if self._at_first_entry is not None:
+            restore, self._at_first_entry = self._at_first_entry, None
+            restore()
+        if self._generation == 0 and self._steps_made() == 1:
+            self._agree_at_second_step(frame)
+            if self.is_off:
+                return
+        while not self._values_agreed:
+            try:
+                self._agree_on_values(frame)
+            except Exception as error:
+                if isinstance(error, CannotRecover) or not self._is_of_loss(error):
+                    raise
+                if not self._link.await_news(self._generation, _NEWS_LIMIT_S):
+                    self.withdraw()
+                    raise
+                self._recover()
+        if self._is_due():
+            self._listen()
+
+    def _refuse_what_is_not_given(self, frame):
+        """Before the first two steps; the state of an optimizer is there in the second."""
+        frames = agreement.frames_of(frame)
+        why = agreement.not_given(frames, [*self._all_given, self._loader], self._unchanged, self._generators_seen)
+        for optimizer in self._optimizers:
+            name = agreement.tensors_in_attributes(optimizer)
+            if why is None and name is not None:
+                why = f"its optimizer has tensors in an attribute ({type(optimizer).__name__}.{name}), which its state_dict() lacks"
+        if why is None and self._shared.has_sparse():
+            why = "its optimizer's state has sparse tensors (as momentum of an Embedding(sparse=True) is)"
+        if why is not None:
+            self.refuse(why)
+        return why is not None
+
+    def _values(self, frame):
+        return agreement.plain_values(agreement.frames_of(frame), self._optimizers, self._modules)
+
+    def _agree_at_second_step(self, frame):
+        """Which plain values are equal on all ranks, and that all parts are."""
+        its = [self._values(frame), [list(each) for each in self._shared.sums_of_parts().items()]]
+        word = base64.b64encode(zlib.compress(json.dumps(its, default=repr).encode())).decode()
+        of_ranks = [json.loads(zlib.decompress(base64.b64decode(each))) for each in self._groups.ask_all("second step", word)]
+        self._equal_values = agreement.equal_values([values for values, _ in of_ranks])
+        differing = agreement.difference_of_replicas([dict(parts) for _, parts in of_ranks])
+        if differing is not None:
+            name, rank, other = differing
+            self.refuse(f"{name} differs between rank {rank} and rank {other}: what each rank has its own of is given as per_rank={{…}}")
+
+    def _agree_on_values(self, frame):
+        """Before the first step of a generation: all ranks are at its entry."""
+        of_ranks = _all_gather(self._values(frame))
+        why = agreement.difference_of_values(self._equal_values, of_ranks, frame)
+        if why is not None:
+            self.end_for(why)
+        self._values_agreed = True
+
+    def _compare_replicas(self):
+        """Before a step is committed. If a rank is lost meanwhile the step counts, and the next generation is compared."""
+        pieces = self._shared.pieces(_COMPARED_BYTES, _COMPARED_STEPS_MAX)
+        try:
+            of_ranks = _all_gather(self._shared.sums(self._compared, pieces))
+        except Exception as error:
+            if not self._is_of_loss(error):
+                raise
+            return
+        differing = agreement.difference_of_replicas(of_ranks)
+        if differing is not None:
+            name, rank, other = differing
+            suspect = f"; a checkpoint of the last {self._compared} steps is suspect" if self._compared > 0 else ""
+            self.end_for(f"{name} differs between rank {rank} and rank {other} after a replacement{suspect}")
+        self._compared += 1
+        self._replicas_agreed = self._compared == pieces
+
+    # ---- hooks in a step
+
+    def _before_forward(self, ddp, arguments, options):
+        if not self._is_in_step or self.is_off or not torch.is_grad_enabled():
+            return
+        number = len(self._inputs)
+        self._inputs.append(agreement.Inputs((arguments, options)))
+        if self._inputs_before is not None and number < len(self._inputs_before) and not self._inputs[number].are_equal_to(
+                self._inputs_before[number]):
+            self.end_for(f"the inputs of forward {number} differ when step {self._place.committed} is made again: they depend on "
+                         "something that recoverable() was not given")
+
+    def _after_forward(self, ddp, arguments, output):
+        if not self._is_in_step or self.is_off or not torch.is_grad_enabled():
+            return
+        self._has_given = False
+        for each in (output,) if isinstance(output, torch.Tensor) else torch.utils._pytree.tree_leaves(output):
+            if isinstance(each, torch.Tensor) and each.requires_grad:
+                each.register_hook(functools.partial(self._before_gradients, ddp))
+
+    def _before_gradients(self, ddp, _):
+        """Before the first of them is given to the other ranks."""
+        if self._has_given or not self._is_in_step or self.is_off:
+            return
+        if self._is_lost() and (not self._has_stepped or self._aside is not None):
+            self._was_ended = True
+            raise ConnectionError("a rank was lost in this step, which is made again")  # without its rest
+        if self._steps_made() < _OFFERS_AFTER and ddp not in self._gave_gradients:
+            self._gave_gradients.append(ddp)
+            if any(each.grad is not None and not each.grad.is_sparse and each.grad.any() for each in ddp.parameters()):
+                self.refuse("it keeps gradients from one step to the next")
+                return
+            if not self._has_stepped and self._shared.version_of_weights() != self._weights_at_entry:
+                self._copy_from_now_on("its step changes the weights before a backward()")
+        self._has_given = True
+        self._write_own(True, self._states)
+
+    def _after_step(self, *_):
+        if not self._is_in_step or self.is_off:
+            return
+        self._note_calls_after_step()
+        self._has_stepped, self._calls_at_step = True, self._calls.value
+
+    def _note_calls_after_step(self):
+        if self._has_stepped and self._calls.value != self._calls_at_step:
+            self._copy_from_now_on("the ranks call each other after an optimizer's step within one step")
+
+    def _copy_from_now_on(self, because):
+        if self._needs_copy:
+            return
+        self._needs_copy = True
+        if self._groups.rank == 0:
+            size = sum(each.nbytes for each in self._shared.tensors())
+            print(f"ddprun: {because}: the state at its entry is copied in each step from here on ({size / 2**20:.1f} MiB)",
+                  file=sys.stderr, flush=True)
+
+    # ---- the end of a step
+
+    def check_step(self):
+        """Before it is committed."""
+        if not self._is_in_step and not self._was_ended:
+            return
+        self._note_calls_after_step()
+        why = self._why_not_commit()
+        if why is not None:
+            self.refuse(why)
+            if self._was_ended:
+                raise CannotRecover(why)
+        elif not self._replicas_agreed:
+            self._compare_replicas()
+
+    def _why_not_commit(self):
+        if self._was_ended:
+            return "the error that ends a step in which a rank was lost was caught in the step"
+        if not self._has_stepped and not self._may_skip_steps:
+            return "a step was left without its optimizer's step (break, return, continue?)"
+        if self._calls.value == self._calls_at_entry and dist.get_world_size() > 1:
+            return "its ranks do not call each other in a step"
+        if self._steps_made() < _OFFERS_AFTER and self._has_given:
+            record = self._mirror.read(self._place.committed % 2 * 2 + 1, self._place.committed)
+            if record is not None and not self._own.is_as_in(record):
+                return "random numbers are drawn, or buffers or parts are changed, after its backward() has begun"
+        return None
+
+    def committed_step(self):
+        self._is_in_step = False
+        self._aside, self._inputs, self._inputs_before = None, [], None
+        self._link.committed(self._place.committed)
+        self._calls_at_commit = self._calls.value
+        self._link.tell_commit(self._generation)
+        if self._groups.old:
+            self._groups.forget_old()
+        self._settings = self._shared.settings()
+
+    def fail(self, error):
+        """True: the group is made again, and the error forgotten."""
+        was_in_step, self._is_in_step, self._was_ended = self._is_in_step, False, False
+        if not was_in_step or not self._is_offered:
+            return False
+        if isinstance(error, CannotRecover):
+            return False
+        if not isinstance(error, Exception) or not self._is_of_loss(error):
+            return self.refuse(f"a step was left by an exception of the program ({type(error).__name__})")
+        if not self._link.await_news(self._generation, _NEWS_LIMIT_S):
+            self.withdraw()
+            return False
+        if self._aside is not None:
+            with torch.no_grad():
+                for tensor, copy in self._aside:
+                    tensor.copy_(copy)
+        elif self._has_stepped:
+            return self.refuse("a rank was lost in a call that follows the optimizer's step: make it after the step's block")
+        elif self._shared.version_of_weights() != self._weights_at_entry:
+            return self.refuse("a rank was lost in a step that had changed the weights, or a large part, before (an optimizer with "
+                               "several backwards?)")
+        if not self._recover(error):  # restore_given() follows
+            _, _, restore = self._own.read(self._mirror.read(self._place.committed % 2 * 2, self._place.committed))
+            restore()
+            self._shared.forget_unscaled()
+            self._inputs_before = self._inputs_before or self._inputs
+        self._aside, self._inputs = None, []
+        return True
+
+    def _is_of_loss(self, error):
+        return _is_of_connection(error) or self._is_lost()
+
+    # ---- a generation
+
+    def _recover(self, error=None):
+        """Makes the groups again. True: this rank was given the step that it had not committed."""
+        in_step = error is not None
+        while True:
+            wanted = self._link.wanted
+            try:
+                with self._groups.made_again(wanted, lambda: self._link.wanted > wanted) as making:
+                    was_given_step = self._agree(making, in_step)
+                break
+            except CannotRecover:
+                self.withdraw()
+                raise
+            except Exception as failure:
+                # Another rank was lost meanwhile.
+                if not self._link.await_news(wanted, _NEWS_LIMIT_S):
+                    self.withdraw()
+                    raise error or failure
+        self._generation = wanted
+        self._values_agreed, self._replicas_agreed, self._compared = False, False, 0
+        self._link.committed(self._place.committed)
+        self._link.regrouped(wanted)
+        return was_given_step
+
+    def _agree(self, making, in_step):
+        lacks, place = self._lacks_state, self._place
+        has_state = not lacks and not self._is_torn
+        words = making.ask_all(json.dumps([torch.__version__, has_state, place.committed, in_step, self._between]))
+        told = [json.loads(word) for word in words]
+        versions = {each.pop(0) for each in told}
+        if len(versions) > 1:
+            raise CannotRecover(f"a rank has another version of torch ({', '.join(sorted(versions))})")
+        top = max(each[:3] for each in told)
+        source = [each[:3] for each in told].index(top)
+        any_has_state, committed, _ = top
+        if not any_has_state:
+            raise CannotRecover("no rank is left that has the state of the training")
+        is_behind = not lacks and place.committed < committed
+        if is_behind and not in_step:
+            raise CannotRecover("this rank is behind the others by a step that waits for none")
+        if source == self._groups.rank:
+            making.tell(self._description(in_step))
+        group = making.group()
+        if [each.requires_grad for each in self._parameters] != self._trained:
+            raise CannotRecover("which parameters are trained has changed since recoverable()")
+        (self._layouts, have_gradients, settings, at_entry, shape, gives_buffers, modes, self._equal_values, donors_place,
+         self._needs_copy) = pickle.loads(making.told())
+        self._is_torn = self._is_torn or is_behind
+        needs = lacks or self._is_torn
+        if needs:
+            if not self._shared.has_groups_of(settings):
+                raise CannotRecover("parameter groups were added to the optimizer after recoverable()")
+            self._shared.take_shape(shape)
+        self._shared.give(group, source, [rank for rank, each in enumerate(told) if not each[0] or each[1] < committed])
+        if needs:
+            self._settings = settings
+            self._shared.set(settings)
+        at = 0
+        for ddp, layout, gives in zip(self._models, self._layouts, gives_buffers):
+            count = len(list(ddp.parameters()))
+            make_reducer_again(ddp, group, layout, have_gradients[at:at + count])
+            at += count
+            # As the last step left it: a step that is made again may have been left between two backwards of which one gives nothing.
+            ddp.require_forward_param_sync = gives
+        self._calls_at_commit = self._calls.value
+        if lacks:
+            place.committed = committed
+            between = max(each[3] for each in told if each[:2] == top[:2])
+            self.resume = self._where_to_begin(committed, between, modes, at_entry, donors_place)
+        elif is_behind:
+            place.committed = committed
+            self._at_first_entry = lambda: self._take_entry(at_entry)
+        self._lacks_state = self._is_torn = False
+        return is_behind
+
+    def _take_entry(self, settings):
+        """Schedulers and averages may be moved between two steps; the others are at an entry."""
+        if settings is not None:
+            self._shared.set(settings)
+        self._shared.forget_given()
+
+    def _description(self, in_step):
+        """Pickled: buckets, which parameters have gradients, settings, the same at the entry that this rank is at, the form of
+        the tensors, whether the next forward gives the buffers, which modules train, names of values that all ranks had the
+        same of, the place of the entry, whether the state is copied at each entry."""
+        have_gradients = [each.grad is not None for each in self._parameters]
+        gives_buffers = self._gives_buffers if in_step else [each.require_forward_param_sync for each in self._models]
+        modes = [each.training for ddp in self._models for each in ddp.modules()]
+        at_entry = self._settings_at_entry if in_step else self._shared.settings()
+        layouts = [layout_of(ddp) or layout for ddp, layout in zip(self._models, self._layouts)]
+        return pickle.dumps((layouts, have_gradients, self._settings, at_entry, self._shared.shape(), gives_buffers, modes,
+                             self._equal_values, self._place.in_loops(), self._needs_copy))
+
+    def _where_to_begin(self, committed, calls_between, modes, at_entry, donors_place):
+        """Where the loops of a newcomer begin. It makes up for what follows the last step of the process whose place it takes."""
+        own = self._own
+        entered = self._mirror.read(committed % 2 * 2, committed)
+        ended = self._mirror.read((committed - 1) % 2 * 2 + 1, committed - 1)
+        if entered is None and ended is None:
+            raise CannotRecover(f"the worker whose place this is has left no whole state of step {committed}")
+        if entered is None and calls_between > 0:
+            raise CannotRecover("a rank was lost between two steps, between which the ranks call each other")
+        (place, of_processes, parts_given), before, restore_own = own.read(entered or ended)
+
+        def set_modes():
+            for module, trains in zip((each for ddp in self._models for each in ddp.modules()), modes):
+                module.training = trains
+
+        def restore():
+            set_modes()
+            restore_own()
+            if entered is not None:
+                own.restore_parts(parts_given)
+
+        def at_first_entry():
+            self._take_entry(at_entry)
+            if entered is not None:  # after what the program does on its way there
+                set_modes()
+                restore_own()
+
+        self._at_first_entry = at_first_entry
+        began = self._how_it_began(place)
+        if entered is None and place[:2] != tuple(donors_place)[:2]:
+            return training.Resume(place, None, None, {}, restore)
+        if began is None:
+            raise CannotRecover("the worker whose place this is has not noted how its loop over steps began")
+        return training.Resume(place, began, before, of_processes, restore)
+
+    def _how_it_began(self, place):
+        record = self._mirror.read(4, place[0] << 20 | place[1]) or self._mirror.read(5, place[0] << 20 | place[1])
+        if record is None:
+            return None
+        began, self._begins = pickle.loads(record[0])
+        return began
+
+
+def _all_gather(value):
+    found = [None] * dist.get_world_size()
+    dist.all_gather_object(found, value)
+    return found
+
+
+def _is_of_connection(error):
+    return isinstance(error, dist.DistError) or isinstance(error, RuntimeError) and "gloo" in str(error)
+
+
+def _warm_up(device):
+    """What a first step loads and makes, with a model that is nobody's."""
+    model = torch.nn.Linear(4, 4, device=device)
+    optimizer = torch.optim.AdamW(model.parameters())
+    targets = torch.zeros(2, dtype=torch.long, device=device)
+    torch.nn.functional.cross_entropy(model(torch.ones(2, 4, device=device)), targets).backward()
+    optimizer.step()
