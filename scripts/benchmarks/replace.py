@@ -449,7 +449,7 @@ def in_python(quick):
                                       stdout=subprocess.PIPE, text=True, check=True,
                                       env={**environment(), **PYTHON_VARIABLES, **variables, "COST": "1", "OMP_NUM_THREADS": "1"})
             row.add(name, float(done.stdout.split()[-1]))
-    row.bar("≤ 50 µs", row.median("ddprun"), row.median("ddprun") <= 50)
+    row.bar("≤ 300 µs", row.median("ddprun"), row.median("ddprun") <= 300)
     yield row
 
 

@@ -64,7 +64,7 @@ if(DEFINED SKBUILD_PLATLIB_DIR)
   set(_modules ${SKBUILD_PLATLIB_DIR})
 endif()
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/worker_lib/python/ddprun DESTINATION ${_modules}
-        COMPONENT launcher FILES_MATCHING PATTERN "*.py" PATTERN __pycache__ EXCLUDE)
+        COMPONENT launcher FILES_MATCHING PATTERN "*.py" PATTERN py.typed PATTERN __pycache__ EXCLUDE)
 
 # The unit as an administrator copies it, but for the place of ddprun.
 file(READ ${PROJECT_SOURCE_DIR}/scripts/systemd/ddprun@.service _unit)

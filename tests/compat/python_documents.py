@@ -94,6 +94,10 @@ class Shown(unittest.TestCase):
         self.assertNotRegex(out, r"torch|ddprun\.|importlib\.metadata")
         self.assertIn("module 'ddprun' has no attribute 'nothing'", out)
 
+    def test_the_version_is_that_of_ddprun(self):
+        [version] = re.findall(r"project\(ddprun VERSION ([0-9.]+)", (PACKAGE.parents[1] / "CMakeLists.txt").read_text())
+        self.assertEqual(self.run_program("import ddprun\nprint(ddprun.__version__)\n").strip(), version)
+
     def test_a_module_that_is_not_installed_is_an_attribute_that_is_not_there(self):
         self.run_program("import ddprun\nassert not hasattr(ddprun, 'torch')\n")
 

@@ -63,6 +63,17 @@ def plain_values(frames, optimizers, modules):
     return found
 
 
+def locals_among(frames, names):
+    """Of these names of plain_values() those that are locals, with their values now."""
+    found = {}
+    for depth, frame in enumerate(reversed(frames)):
+        begin = f"{depth} {frame.f_code.co_name} "
+        there = frame.f_locals
+        found.update((name, _told(there[name[len(begin):]])) for name in names
+                     if name.startswith(begin) and name[len(begin):] in there)
+    return found
+
+
 def _told(value):
     return repr(value)[:_TEXT_MAX] if type(value) in _PLAIN else f"a {type(value).__name__}"
 

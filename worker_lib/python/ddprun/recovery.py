@@ -142,7 +142,9 @@ class Recovery:
         self._is_torn = False  # its own is half another rank's
         self._layouts = [None] * len(models)  # of DDP's buckets
         self._equal_values = []  # names of plain values of the program that all ranks had the same of at their second step
-        self._values_agreed = self._replicas_agreed = True  # since the last generation
+        self._values_to_compare = 0  # times, since the last generation
+        self._replicas_agreed = True  # since the last generation
+        self._locals_at_entry = {}  # of these values, at the first entry of this step
         self._compared = 0  # pieces of the replicas
         self._at_first_entry = None  # a function: what a newcomer is given once more
         # ---- of this step
@@ -300,6 +302,8 @@ class Recovery:
             if self.is_off:
                 return
         self._settings_at_entry = self._shared.settings()
+        if self._inputs_before is None and self._equal_values:
+            self._locals_at_entry = agreement.locals_among(agreement.frames_of(frame), self._equal_values)
         self._write_own(False, self._of_processes, self._before, self._given[1])
         if self.is_off:
             return
@@ -320,7 +324,7 @@ class Recovery:
 
     def _is_usual(self):
         return (self._is_offered and not self._groups.old and self.resume is None and self._replicas_agreed
-                and self._at_first_entry is None)
+                and self._at_first_entry is None and self._values_to_compare == 0)
 
     def _steps_made(self):
         return self._place.committed - self._first
@@ -346,7 +350,7 @@ class Recovery:
             self._agree_at_second_step(frame)
             if self.is_off:
                 return
-        while not self._values_agreed:
+        while self._values_to_compare > 0:
             try:
                 self._agree_on_values(frame)
             except Exception as error:
@@ -388,12 +392,15 @@ class Recovery:
             self.refuse(f"{name} differs between rank {rank} and rank {other}: what each rank has its own of is given as per_rank={{…}}")
 
     def _agree_on_values(self, frame):
-        """Before the first step of a generation: all ranks are at its entry."""
-        of_ranks = _all_gather(self._values(frame))
-        why = agreement.difference_of_values(self._equal_values, of_ranks, frame)
+        """Before the first step of a generation, where all ranks are at its entry, and before the next one: a counter in the block
+        of a step counts a step that is made again twice."""
+        values = self._values(frame)
+        if self._inputs_before is not None:  # made again: how far the loops in the block had got is no difference
+            values.update(self._locals_at_entry)
+        why = agreement.difference_of_values(self._equal_values, _all_gather(values), frame)
         if why is not None:
             self.end_for(why)
-        self._values_agreed = True
+        self._values_to_compare -= 1
 
     def _compare_replicas(self):
         """Before a step is committed. If a rank is lost meanwhile the step counts, and the next generation is compared."""
@@ -558,7 +565,7 @@ class Recovery:
                     self.withdraw()
                     raise error or failure
         self._generation = wanted
-        self._values_agreed, self._replicas_agreed, self._compared = False, False, 0
+        self._values_to_compare, self._replicas_agreed, self._compared = 2, False, 0
         self._link.committed(self._place.committed)
         self._link.regrouped(wanted)
         return was_given_step

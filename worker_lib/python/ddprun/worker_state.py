@@ -25,17 +25,21 @@ class Generators:
 
     def __init__(self, gpu):
         self._gpu = gpu
+        self._python, self._python_bytes = None, b""
 
     def now(self):
         numpy = sys.modules.get("numpy.random")  # is loaded when it is used first
-        return (torch.get_rng_state().numpy().tobytes(), random.getstate(),
+        python = random.getstate()
+        if python != self._python:  # most programs do not draw from it in each step
+            self._python, self._python_bytes = python, marshal.dumps(python)
+        return (torch.get_rng_state().numpy().tobytes(), self._python_bytes,
                 _state_of_numpy(numpy) if hasattr(numpy, "get_state") else None,
                 torch.cuda.get_rng_state(self._gpu).numpy().tobytes() if self._gpu is not None else None)
 
     def restore(self, state):
         of_torch, of_python, of_numpy, of_gpu = state
         torch.set_rng_state(torch.frombuffer(bytearray(of_torch), dtype=torch.uint8))
-        random.setstate(of_python)
+        random.setstate(marshal.loads(of_python))
         if of_numpy is not None:
             _set_state_of_numpy(importlib.import_module("numpy.random"), of_numpy)
         if of_gpu is not None and self._gpu is not None:
