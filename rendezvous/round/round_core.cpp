@@ -207,12 +207,16 @@ void RoundCore::settle_claims() {
   }
 }
 
-void RoundCore::tell_progress(NodeId to, const std::string& remark) {
-  const auto& gathering = std::get<Gathering>(state_);
-  const auto until = gathering.until();
-  const auto left = std::chrono::ceil<std::chrono::seconds>(until.value_or(now_) - now_);
-  out_.push_back(
-      {to, WaitForNodes{members_.ready(), config_.min_nodes, config_.max_nodes, left, remark}});
+WaitForNodes RoundCore::wait(const Gathering& gathering, CoreTime now, std::string remark) const {
+  const CoreTime until = gathering.until().value_or(now + config_.join_timeout);
+  return {members_.ready(), config_.min_nodes, config_.max_nodes,
+          std::chrono::ceil<std::chrono::seconds>(until - now), std::move(remark)};
+}
+
+std::optional<WaitForNodes> RoundCore::wait(CoreTime now) const {
+  const auto* gathering = std::get_if<Gathering>(&state_);
+  if (gathering == nullptr) return std::nullopt;
+  return wait(*gathering, now, joined_sentences(missing_ranks(), turned_away_.in_words()));
 }
 
 // "node rank 1 is missing"; empty if nodes need not have ranks of their own.
@@ -525,7 +529,9 @@ void RoundCore::go_on(Gathering& gathering) {
     gathering.newcomers = members_.all();
     remark = joined_sentences(missing_ranks(), remark);
   }
-  for (const NodeId id : std::exchange(gathering.newcomers, {})) tell_progress(id, remark);
+  for (const NodeId id : std::exchange(gathering.newcomers, {})) {
+    out_.push_back({id, wait(gathering, now_, remark)});
+  }
 }
 
 void RoundCore::go_on(Pausing& pausing) {

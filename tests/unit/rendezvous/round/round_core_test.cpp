@@ -324,6 +324,16 @@ TEST(RoundCore, TellsAllHowFarTheGatheringIsAfterTenThirtyAndSixtySecondsAndThen
   EXPECT_THAT(told, ElementsAre(10s, 30s, 60s, 120s, 180s));
 }
 
+TEST(RoundCore, SaysWhatItWaitsForBeforeTheFirstNodeComes) {
+  Leader job(config_of(2, 3));
+  EXPECT_EQ(job.core.wait(job.now + 60s), (WaitForNodes{0, 2, 3, 600s}));
+  job.join(0);
+  EXPECT_EQ(job.core.wait(job.now + 60s), (WaitForNodes{1, 2, 3, 540s}));
+  job.join(1);
+  job.join(2);
+  EXPECT_EQ(job.core.wait(job.now), std::nullopt);
+}
+
 // ---- which nodes are missing, turned away or lost
 
 std::string remark_in(const std::vector<ToNode>& out) {
