@@ -16,6 +16,7 @@
 #include "launcher/cli/secrets.h"
 #include "launcher/cli/text.h"
 #include "launcher/ctl/command_texts.h"
+#include "launcher/ctl/control_client.h"
 #include "launcher/plan/leader_options.h"
 #include "launcher/settings/values.h"
 #include "rendezvous/common/environment.h"
@@ -358,6 +359,7 @@ void add_doctor(Commands& commands) {
 CommandText text_of(const CLI::App& app) {
   CommandText text{app.get_name(), app.get_description(), {}, {}, app.get_footer()};
   for (const CLI::Option* option : app.get_options()) {
+    if (option->get_group().empty()) continue;  // hidden
     CommandText::Option each{{}, "", option->get_description()};
     for (const std::string& letter : option->get_snames()) each.names.push_back("-" + letter);
     for (const std::string& name : option->get_lnames()) each.names.push_back("--" + name);
@@ -396,6 +398,11 @@ void add_texts(CLI::App& app) {
          "print the completion script for a shell: bash, zsh or fish")
       ->check(CLI::IsMember({"bash", "zsh", "fish"}))
       ->type_name("SHELL")
+      ->trigger_on_parse();
+  app.add_option_function<std::string>(
+         "--print-jobs",
+         [](const std::string& command) { print_and_end(lines_about_jobs(command == "forget")); })
+      ->group("")  // only for the completion scripts
       ->trigger_on_parse();
 }
 
