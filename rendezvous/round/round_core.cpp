@@ -131,7 +131,7 @@ void RoundCore::on(NodeId from, const NodeHello& hello) {
     return;
   }
   if (!may_have_its_rank(from, hello) || !may_wait(from, hello)) return;
-  turned_away_.forget(hello.host, hello.address);
+  turned_away_.forget(hello.host, hello.address, hello.node_rank);
   members_.add(from, what_is_its_own(hello));
   if (hello.last_round) learn_from(*hello.last_round);
   if (auto* gathering = std::get_if<Gathering>(&state_)) {
@@ -167,7 +167,13 @@ bool RoundCore::may_wait(NodeId from, const NodeHello& hello) {
 
 void RoundCore::refuse(NodeId from, const NodeHello& hello, std::string sentence, std::string why) {
   out_.push_back({from, Refused{std::move(sentence)}});
-  if (from != config_.own_node) turned_away({hello.host, hello.address, std::move(why)});
+  if (from == config_.own_node) return;
+  auto rank = hello.node_rank;
+  const bool may_have_it =
+      !rank || !config_.has_exact_ranks ||
+      (*rank >= 0 && *rank < config_.max_nodes && !members_.connected_claimant(*rank));
+  if (!may_have_it) rank.reset();  // it will come with a different rank
+  turned_away({hello.host, hello.address, std::move(why), rank});
 }
 
 void RoundCore::turned_away(NodeTurnedAway node) {
