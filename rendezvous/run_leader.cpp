@@ -4,6 +4,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <memory>
 #include <optional>
 #include <utility>
 
@@ -11,6 +12,7 @@
 #include "rendezvous/common/exit_codes.h"
 #include "rendezvous/common/exit_status.h"
 #include "rendezvous/common/foreign_text.h"
+#include "rendezvous/common/notice_times.h"
 #include "rendezvous/common/stop_repeats.h"
 #include "rendezvous/leader/leader_address.h"
 #include "rendezvous/leader/round_server.h"
@@ -50,8 +52,10 @@ class StandaloneLeader {
  public:
   StandaloneLeader(boost::asio::io_context& io, const LeaderJob& job, Listener listener)
       : io_(io),
+        transport_(asio_transport(io)),
         signals_(io),
-        server_(asio_transport(io), options(job), events(), std::move(listener)) {}
+        server_(transport_, options(job), events(), std::move(listener)),
+        notice_timer_(transport_->make_timer()) {}
 
   int run() {
     const auto handled = signals_.handle(
@@ -60,8 +64,10 @@ class StandaloneLeader {
       say(handled.error().to_string());
       return kExitCannotRun;
     }
+    tell_of_waiting();
     while (!is_in_a_hurry_ && !server_.may_exit()) {
       io_.run_one();
+      tell_of_waiting();
       tell_of_rounds();
     }
     const JobOutcome* outcome = server_.core().outcome();
@@ -104,6 +110,20 @@ class StandaloneLeader {
     };
     return events;
   }
+  // What the nodes of the job say while they wait, and when they do.
+  void tell_of_waiting() {
+    const auto wait = server_.wait();
+    if (!wait) {
+      notices_.reset();
+      return notice_timer_->cancel();
+    }
+    if (!notices_) notices_.emplace();
+    if (!notices_->are_due(transport_->now())) return;
+    const bool is_first = !std::exchange(has_told_where_, true);
+    say(is_first ? "this process " + describe(server_.bound(), *wait, "--listen")
+                 : describe(*wait));
+    notice_timer_->at(notices_->next(), [] {});  // wakes the loop
+  }
   void tell_of_rounds() {
     const RoundCore& core = server_.core();
     if (core.is_running() && told_ != core.round()) {
@@ -118,9 +138,13 @@ class StandaloneLeader {
   }
 
   boost::asio::io_context& io_;
+  const std::shared_ptr<Transport> transport_;
   ReceivedSignals signals_;
   StopRepeats repeats_;
   RoundServer server_;
+  std::optional<Notices> notices_;  // while nodes are awaited
+  bool has_told_where_ = false;
+  const std::unique_ptr<Timer> notice_timer_;
   std::optional<int> stopped_by_;
   bool is_in_a_hurry_ = false;
   std::optional<Round> told_;

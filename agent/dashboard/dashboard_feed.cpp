@@ -304,12 +304,18 @@ void DashboardFeed::look_at_failures(const JobStatus& status) {
   if (!latest.is_null()) set("failure", std::move(latest));
 }
 
-void DashboardFeed::end(std::string_view sentence) {
+void DashboardFeed::end(std::string_view sentence, const JobStatus& own,
+                        std::chrono::steady_clock::time_point now) {
   changed_fields_.clear();
   changed_ranks_.clear();
   changed_lives_.clear();
   are_ranks_new_ = false;
   loss_.settle();
+  if (round_) {
+    at_ms_ = unix_ms(own.when);
+    look_at_ranks(own, now);
+    look_at_failures(own);
+  }
   set("end", text(sentence));
 }
 

@@ -96,8 +96,10 @@ class DashboardFeed {
 
   void look(const JobStatus& status, std::chrono::steady_clock::time_point now);
 
-  // The job has ended; `sentence` is the last message.
-  void end(std::string_view sentence);
+  // The job has ended; `sentence` is the last message. `own` has this node alone, with how its ranks have ended: other
+  // nodes do not answer any more.
+  void end(std::string_view sentence, const JobStatus& own,
+           std::chrono::steady_clock::time_point now);
 
   std::string whole() const;
   std::string change() const;  // made by the last look(), or by end()

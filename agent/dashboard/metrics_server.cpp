@@ -144,7 +144,10 @@ void MetricsServer::tell_viewers() {
 void MetricsServer::over(std::string_view sentence) {
   is_over_ = true;
   timer_.cancel();
-  feed_.end(sentence);
+  JobStatus own;
+  own.when = std::chrono::system_clock::now();
+  own.nodes.push_back(job_.node_status());
+  feed_.end(sentence, own, Clock::now());
   if (!is_watched()) return;
   for (const Viewer& viewer : viewers_) {
     viewer.exchange->end_events(event_of(viewer.needs_whole ? feed_.whole() : feed_.change()));

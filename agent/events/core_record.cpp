@@ -22,7 +22,7 @@ constexpr std::array<std::string_view, 18> kOwnEvents{
     "cannot_run",     "step_taken",      "can_recover", "regrouped",       "worker_hung",
     "cannot_regroup", "regroup_is_late", "workers_seen"};
 constexpr std::array<std::string_view, 4> kLinkEvents{"disconnected", "resumed", "silent",
-                                                       "turned_away"};
+                                                      "turned_away"};
 
 // ---- messages, and the names of events
 
@@ -188,6 +188,7 @@ static void fields(auto& json, Is<rdzv::NodeTurnedAway> auto& node) {
   json("host", node.host);
   json("address", node.address);
   json("why", node.why);
+  json.may_lack("node_rank", node.node_rank);
 }
 
 static void fields(JsonWriter& json, const rdzv::RoundInput& input) {

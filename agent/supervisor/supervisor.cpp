@@ -19,7 +19,7 @@
 #include "rendezvous/common/foreign_text.h"
 #include "rendezvous/common/parse_number.h"
 #include "rendezvous/common/signals_blocked.h"
-#include "rendezvous/net/socket_address.h"
+#include "rendezvous/leader/leader_address.h"
 
 namespace ddprun::agent {
 namespace {
@@ -181,12 +181,7 @@ void Supervisor::announce_wait(const rdzv::WaitForNodes& wait) {
   if (!leader_.is_here() || leader.where == rdzv::LeaderSpec::Where::kElected) {
     return log_.write(leader_.is_here() ? Log::Level::kWarning : Log::Level::kInfo, describe(wait));
   }
-  const bool is_on_loopback =
-      leader.endpoint.host == "localhost" || rdzv::is_loopback(leader.endpoint.host);
-  log_.warn("this node leads at " + leader.endpoint.to_string() + "; " + describe(wait) +
-            (is_on_loopback ? "; nodes on other hosts cannot reach " + leader.endpoint.host +
-                                  ": give --master-addr or --rdzv-endpoint this host's name"
-                            : ""));
+  log_.warn("this node " + describe(leader.endpoint, wait, "--master-addr or --rdzv-endpoint"));
 }
 
 // ---- workers

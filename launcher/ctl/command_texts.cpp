@@ -55,14 +55,21 @@ std::string brief(std::string_view what) {
   return std::string(trimmed(what.substr(0, what.find_first_of(".:;(\n"))));
 }
 
+bool takes_job(const CommandText& command) {
+  return std::ranges::any_of(command.options, [](const Option& option) {
+    return option.names.empty() && option.value == "JOB";
+  });
+}
+
 std::string bash(const CommandText& program) {
   std::string cases;
   for (const CommandText& each : program.commands) {
-    cases += "      " + each.name + ") words='" + joined(words_of(each), " ") + "' ;;\n";
+    cases += "      " + each.name + ") words='" + joined(words_of(each), " ") + "'" +
+             (takes_job(each) ? " takes_job=1" : "") + " ;;\n";
   }
   return R"(# bash completion for ddpctl; ddpctl --print-completion bash
 _ddpctl() {
-  local word=${COMP_WORDS[COMP_CWORD]} words=
+  local word=${COMP_WORDS[COMP_CWORD]} words= takes_job= job
   if (( COMP_CWORD == 1 )); then
     words=')" +
          joined(words_of(program), " ") + R"('
@@ -70,6 +77,11 @@ _ddpctl() {
     case ${COMP_WORDS[1]} in
 )" + cases +
          R"(    esac
+  fi
+  if [[ $takes_job && $word != -* ]]; then
+    while IFS=$'\t' read -r job _; do
+      words+=" $job"
+    done < <("${COMP_WORDS[0]}" --print-jobs="${COMP_WORDS[1]}" 2>/dev/null)
   fi
   COMPREPLY=($(compgen -W "$words" -- "$word"))
 }
@@ -97,19 +109,26 @@ std::string zsh(const CommandText& program) {
     }
     std::vector<std::string> own;
     for (const CommandText& sub : each.commands) own.push_back(sub.name);
-    arguments += own.empty() ? " \\\n      '*:argument:_files'"
-                             : " \\\n      '1:command:(" + joined(own, " ") + ")'";
+    arguments += takes_job(each) ? " \\\n      '1:job:_ddpctl_jobs'"
+                 : own.empty()   ? " \\\n      '*:argument:_files'"
+                                 : " \\\n      '1:command:(" + joined(own, " ") + ")'";
     cases +=
         "    " + each.name + ") shift words; (( CURRENT -= 1 )); _arguments" + arguments + " ;;\n";
   }
   return "#compdef ddpctl\n"
          "# zsh completion for ddpctl; ddpctl --print-completion zsh\n"
+         "_ddpctl_jobs() {\n"
+         "  local -a jobs=(${(f)\"$($program --print-jobs=$command 2>/dev/null)\"})\n"
+         "  jobs=(${jobs/$'\\t'/:})\n"
+         "  _describe job jobs\n"
+         "}\n"
          "_ddpctl() {\n"
+         "  local program=$words[1] command=$words[2]\n"
          "  local -a commands=(\n" +
          commands +
          "  )\n"
          "  if (( CURRENT == 2 )); then _describe command commands; return; fi\n"
-         "  case $words[2] in\n" +
+         "  case $command in\n" +
          cases +
          "  esac\n"
          "}\n"
@@ -121,12 +140,18 @@ std::string fish(const CommandText& program) {
   const auto described = [](std::string_view what) {
     return " -d '" + replaced(replaced(brief(what), '\\', "\\\\"), '\'', "\\'") + "'\n";
   };
-  std::string script = "# fish completion for ddpctl; ddpctl --print-completion fish\n";
+  std::string script =
+      "# fish completion for ddpctl; ddpctl --print-completion fish\n"
+      "function __ddpctl_jobs\n"
+      "  set -l words (commandline -opc)\n"
+      "  $words[1] --print-jobs=$words[2] 2>/dev/null\n"
+      "end\n";
   for (const CommandText& each : program.commands) {
     script +=
         "complete -c ddpctl -f -n __fish_use_subcommand -a " + each.name + described(each.what);
     const std::string seen =
         "complete -c ddpctl -n '__fish_seen_subcommand_from " + each.name + "'";
+    if (takes_job(each)) script += seen + " -f -a '(__ddpctl_jobs)'\n";
     for (const CommandText& sub : each.commands) {
       script += seen + " -f -a " + sub.name + described(sub.what);
     }

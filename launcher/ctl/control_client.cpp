@@ -8,6 +8,7 @@
 #include <boost/json.hpp>
 #include <cerrno>
 #include <cstdio>
+#include <map>
 #include <set>
 
 #include "agent/query/control_folder.h"
@@ -145,6 +146,13 @@ std::set<std::string> keys_of(const std::vector<Candidate>& jobs) {
   return keys;
 }
 
+bool is_plain_word(std::string_view text) {
+  return !text.empty() && text.front() != '-' && std::ranges::all_of(text, [](char c) {
+    return std::string_view("._+-/").find(c) != std::string_view::npos || (c >= '0' && c <= '9') ||
+           (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z');
+  });
+}
+
 }  // namespace
 
 int exit_code_of(const Error& error) {
@@ -247,6 +255,35 @@ Result<ControlClient> find_job(const std::string& job) {
     if (!each.is_in_use && !each.is_silent) sentence += "\n  " + sentence_about(each);
   }
   return fail(ErrorCode::kNotFound, sentence);
+}
+
+std::string lines_about_jobs(bool have_ended) {
+  struct Job {
+    std::string id;
+    pid_t agent = 0;
+    std::string about;
+  };
+  std::map<std::string, Job> jobs;
+  if (have_ended) {
+    for (const agent::KeptMemory& each : memories_of("", kWhoPatience)) {
+      if (each.is_in_use || each.is_silent) continue;
+      jobs.try_emplace(each.owner.job, Job{each.owner.job, each.agent, agent::describe(each)});
+    }
+  } else {
+    for (const Candidate& each : look("").jobs) {
+      const pid_t agent = each.client.agent();
+      jobs.try_emplace(each.key.empty() ? std::to_string(agent) : each.key,
+                       Job{each.job, agent, each.program + ", " + each.state});
+    }
+  }
+  std::map<std::string, int> count;
+  for (const auto& [key, job] : jobs) count[job.id] += 1;
+  std::string lines;
+  for (const auto& [key, job] : jobs) {
+    const bool has_name = is_plain_word(job.id) && count[job.id] == 1;
+    lines += (has_name ? job.id : std::to_string(job.agent)) + "\t" + printable(job.about) + "\n";
+  }
+  return lines;
 }
 
 std::vector<agent::KeptMemory> memories_of(const std::string& job, milliseconds patience) {

@@ -64,6 +64,11 @@ class ControlClient {
 // kNotFound: there is none. kInvalidArgument: there are several; the message lists them.
 Result<ControlClient> find_job(const std::string& job);
 
+// For completion: a line "NAME<tab>DESCRIPTION" for each job that find_job("NAME") finds, or for each that has left memory.
+// The name is the id, if no shell takes a character of it for another meaning and no other job has it, else the
+// process id of the agent.
+std::string lines_about_jobs(bool have_ended);
+
 // Memory that keepers hold for the next agent of that job, or of all; also what is in use, and those that do not
 // answer.
 std::vector<agent::KeptMemory> memories_of(const std::string& job,

@@ -16,7 +16,9 @@
 #include "launcher/cli/secrets.h"
 #include "launcher/cli/text.h"
 #include "launcher/ctl/command_texts.h"
+#include "launcher/ctl/control_client.h"
 #include "launcher/plan/leader_options.h"
+#include "launcher/settings/values.h"
 #include "rendezvous/common/environment.h"
 #include "rendezvous/common/exit_codes.h"
 #include "rendezvous/common/foreign_text.h"
@@ -112,15 +114,31 @@ class Commands {
   std::function<int()> given_;
 };
 
+// Turns a time as ddprun's own options take it, such as 90s or 5m, into seconds.
+CLI::Validator parsed_time(double least = 0) {
+  const auto parse = [least](std::string& text) -> std::string {
+    const auto time = seconds_in(text);
+    if (!time || time->count() < least) {
+      return text + " is no such time; give seconds, " +
+             (least > 0 ? "at least " + CLI::detail::to_string(least) + ", " : "") +
+             "such as 30 or 0.5, or as in 90s, 5m, 2h";
+    }
+    text = std::to_string(time->count());
+    return {};
+  };
+  return {parse, ""};
+}
+
 void add_status(Commands& commands) {
   const auto [status, its] = commands.add("status", "Show a running job: rounds, nodes, workers.",
                                           kJobExitCodes, show_status);
   status->add_option("JOB", its->job, std::string(kJob) + "; needed if several jobs run");
   status->add_flag("--json", its->as_json, "as one line of JSON (agent/README.md has its fields)");
   status->add_flag("--watch", its->watches, "repeat until the job has ended");
-  status->add_option("--interval", its->interval_s, "seconds between updates, with --watch")
+  status->add_option("--interval", its->interval_s, "time between updates, with --watch")
+      ->type_name("SECONDS")
       ->capture_default_str()
-      ->check(CLI::Range(0.1, 86400.0));
+      ->transform(parsed_time(0.1));
   status->add_flag("--all", its->shows_all, "every node and worker, however many there are");
 }
 
@@ -192,9 +210,10 @@ void add_store(Commands& commands) {
   const auto command = [&app = *store, &its = *arguments](const char* name, const char* help) {
     CLI::App* const sub = app.add_subcommand(name, help);
     sub->add_option("server", its.server, "HOST:PORT of the store")->required();
-    sub->add_option("--timeout", its.timeout_s, "Seconds to wait for an answer")
-        ->check(CLI::NonNegativeNumber)
-        ->capture_default_str();
+    sub->add_option("--timeout", its.timeout_s, "Time to wait for an answer")
+        ->type_name("SECONDS")
+        ->capture_default_str()
+        ->transform(parsed_time());
     sub->callback([&its, name] { its.command = name; });
     return sub;
   };
@@ -203,15 +222,16 @@ void add_store(Commands& commands) {
     return sub;
   };
   with_key(command("get", "Print the value of a key."))
-      ->add_option("--wait", arguments->wait_s, "Seconds to wait for the key if it is not there")
-      ->check(CLI::NonNegativeNumber);
+      ->add_option("--wait", arguments->wait_s, "Time to wait for the key if it is not there")
+      ->type_name("SECONDS")
+      ->transform(parsed_time());
   with_key(command("set", "Set a key."))
       ->add_option("value", arguments->value, "The value; '-' reads it from stdin")
       ->required();
   with_key(command("add", "Add to the number under a key and print the sum."))
       ->add_option("delta", arguments->delta, "What to add; a negative one after '--'")
       ->capture_default_str();
-  command("wait", "Wait until all keys are there, at most --timeout seconds.")
+  command("wait", "Wait until all keys are there, at most for --timeout.")
       ->add_option("keys", arguments->keys, "The keys")
       ->required();
   command("list", "Print all keys, sorted.");
@@ -325,9 +345,10 @@ void add_doctor(Commands& commands) {
   doctor->add_flag("--json", its->as_json, "Print JSON");
   doctor
       ->add_option("--timeout", its->timeout_s,
-                   "Time limit for everything in seconds; most of it is for importing torch")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
+                   "Time limit for everything; most of it is for importing torch")
+      ->type_name("SECONDS")
+      ->capture_default_str()
+      ->transform(parsed_time(0.001));
   doctor->add_option("--worker", its->worker,
                      "A program to start as two workers instead of PyTorch's all-reduce; it must "
                      "end with 0");
@@ -338,6 +359,7 @@ void add_doctor(Commands& commands) {
 CommandText text_of(const CLI::App& app) {
   CommandText text{app.get_name(), app.get_description(), {}, {}, app.get_footer()};
   for (const CLI::Option* option : app.get_options()) {
+    if (option->get_group().empty()) continue;  // hidden
     CommandText::Option each{{}, "", option->get_description()};
     for (const std::string& letter : option->get_snames()) each.names.push_back("-" + letter);
     for (const std::string& name : option->get_lnames()) each.names.push_back("--" + name);
@@ -376,6 +398,11 @@ void add_texts(CLI::App& app) {
          "print the completion script for a shell: bash, zsh or fish")
       ->check(CLI::IsMember({"bash", "zsh", "fish"}))
       ->type_name("SHELL")
+      ->trigger_on_parse();
+  app.add_option_function<std::string>(
+         "--print-jobs",
+         [](const std::string& command) { print_and_end(lines_about_jobs(command == "forget")); })
+      ->group("")  // only for the completion scripts
       ->trigger_on_parse();
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <optional>
 
 #include "rendezvous/common/clock.h"
 
@@ -15,5 +16,22 @@ inline CoreTime::duration next_notice(CoreTime::duration waited) {
   }
   return std::chrono::floor<std::chrono::minutes>(waited) + std::chrono::minutes(1);
 }
+
+// The lines of one wait: the first is due at once.
+class Notices {
+ public:
+  // True: the line is to be said now, and next() is when the one after it is due.
+  bool are_due(CoreTime now) {
+    if (now < next_) return false;
+    if (!first_) first_ = now;
+    next_ = *first_ + next_notice(now - *first_);
+    return true;
+  }
+  CoreTime next() const { return next_; }
+
+ private:
+  std::optional<CoreTime> first_;
+  CoreTime next_{};
+};
 
 }  // namespace ddprun::rdzv

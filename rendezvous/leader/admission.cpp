@@ -259,7 +259,8 @@ void Admission::reject(const PendingPtr& pending, const std::string& why,
   const auto& hello = pending->connect->hello;
   pending->stream->send(wire::encode(wire::LeaderFrame(wire::Rejected{sentence})));
   part_from(pending);
-  events_.on_turned_away({hello ? hello->host : "", pending->address, why});
+  events_.on_turned_away(
+      {hello ? hello->host : "", pending->address, why, hello ? hello->node_rank : std::nullopt});
 }
 
 void Admission::admit(const PendingPtr& pending, std::string proof) {

@@ -55,4 +55,12 @@ Result<Listener> open_leader_port(const Endpoint& endpoint,
   return open_listener(options);
 }
 
+std::string describe(const Endpoint& endpoint, const WaitForNodes& wait,
+                     const std::string& option) {
+  const std::string text = "leads at " + endpoint.to_string() + "; " + describe(wait);
+  if (endpoint.host != "localhost" && !is_loopback(endpoint.host)) return text;
+  return text + "; nodes on other hosts cannot reach " + endpoint.host + ": give " + option +
+         " this host's name";
+}
+
 }  // namespace ddprun::rdzv

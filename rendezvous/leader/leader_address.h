@@ -9,6 +9,7 @@
 #include "rendezvous/common/endpoint.h"
 #include "rendezvous/common/result.h"
 #include "rendezvous/net/listener.h"
+#include "rendezvous/round/round_messages.h"
 
 namespace ddprun::rdzv {
 
@@ -25,5 +26,9 @@ std::string own_host_name();
 Result<Listener> open_leader_port(const Endpoint& endpoint,
                                   const std::vector<std::string>& addresses,
                                   std::optional<PortRange> instead_of_its_port = std::nullopt);
+
+// The first line of a leader that waits: "leads at node0:29500; waiting for nodes: …". `option`: by which a
+// place is given that nodes on other hosts can reach.
+std::string describe(const Endpoint& endpoint, const WaitForNodes& wait, const std::string& option);
 
 }  // namespace ddprun::rdzv

@@ -66,6 +66,7 @@ class RoundServer final : public Leader {
 
   const RoundCore& core() const { return core_; }
   const Endpoint& bound() const { return *bound_; }
+  std::optional<WaitForNodes> wait() const { return core_.wait(time()); }
 
  private:
   static constexpr NodeId kOwnNode{0};

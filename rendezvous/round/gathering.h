@@ -19,11 +19,10 @@ struct Gathering {
   // it.
   static constexpr std::chrono::milliseconds kReturnTimeout{10'000};
 
-  std::optional<CoreTime> give_up;     // counts from the arrival of the first node
-  std::optional<CoreTime> last_call;   // counts from when there are enough nodes; first round only
-  std::optional<CoreTime> told_first;  // when all nodes were told the first time
-  CoreTime next_progress{};
-  std::vector<NodeId> newcomers;  // not told yet how many nodes there are
+  std::optional<CoreTime> give_up;    // counts from the arrival of the first node
+  std::optional<CoreTime> last_call;  // counts from when there are enough nodes; first round only
+  Notices notices;                    // say to all how many nodes there are
+  std::vector<NodeId> newcomers;      // not told yet
 
   struct Nodes {
     int ready = 0;
@@ -46,13 +45,8 @@ struct Gathering {
     return give_up && !is_enough && now >= *give_up ? Next::kGiveUp : Next::kWait;
   }
 
-  // Whether all nodes are to be told how many there are: at once, and at the times of next_notice().
-  bool is_progress_due(CoreTime now) {
-    if (!give_up || now < next_progress) return false;
-    if (!told_first) told_first = now;
-    next_progress = *told_first + next_notice(now - *told_first);
-    return true;
-  }
+  // Whether all nodes are to be told how many there are.
+  bool is_progress_due(CoreTime now) { return give_up && notices.are_due(now); }
 
   // Nodes of a round that ran under another leader are here: the last call need not be long.
   void shorten_last_call(CoreTime now) {

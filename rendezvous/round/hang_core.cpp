@@ -23,6 +23,7 @@ struct Group {
   std::string name;
   std::uint32_t size = 0;
   std::vector<Member> members;  // by rank
+  std::string reason;           // why its call may never end
 };
 
 // One call of a group that some are in and others, perhaps, have not entered.
@@ -87,7 +88,8 @@ std::vector<int> ranks_of(const std::vector<const Member*>& members) {
 }
 
 std::string call_in_words(const WaitingFor& wait) {
-  return ddprun::call_in_words(wait.operation, wait.number, wait.group);
+  return ddprun::call_in_words(wait.operation, wait.number, wait.group) +
+         (wait.reason.empty() ? "" : " (" + wait.reason + ")");
 }
 
 Hung verdict_of(Hung::Why why, const WaitingFor& wait) {
@@ -133,6 +135,15 @@ std::vector<Group> groups_of(const std::vector<const RankCalls*>& ranks, int wor
       // A rank that has made the group anew may still have the earlier one; the one in use is the first.
       const bool is_known = !group.members.empty() && group.members.back().rank == rank;
       if (!is_known) group.members.push_back({rank, &calls});
+      const bool asks_for_more = calls.at &&
+                                 calls.at->call.operation == record::Operation::kInitProcessGroup &&
+                                 std::cmp_greater(calls.size, world_size);
+      if (!asks_for_more) continue;
+      group.size = static_cast<std::uint32_t>(world_size);
+      group.reason = "the program asks for world size " + std::to_string(calls.size) +
+                     ", this job has " + std::to_string(world_size) +
+                     (world_size == 1 ? " rank" : " ranks") +
+                     "; leave world_size to the environment";
     }
   }
   std::vector<Group> groups;
@@ -174,6 +185,7 @@ std::vector<Wait> waits_of(const Group& group, const HangRules& rules) {
   for (auto& [number, wait] : by_number) {
     wait.seen.group = group.name;
     wait.seen.number = number;
+    wait.seen.reason = group.reason;
     wait.seen.operation = wait.inside.front()->calls->at->call.operation;
     for (const Member* each : wait.inside) {
       wait.seen.waited = std::max(wait.seen.waited, each->calls->at->since);

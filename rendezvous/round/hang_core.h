@@ -26,6 +26,9 @@
 //   ... and keeps no record (another program)                  nothing, unless it is held (stopped, frozen, …), perhaps
 //                                                              before it could write
 //
+//   A program may call init_process_group with a world size of its own that is larger than the job's. The ranks of the job
+//   are then taken for all of the group, and what is said of the call has both sizes.
+//
 //   A rank that a debugger holds is never hung. (1) Only if all threads of each of these ranks that make calls are inside
 //   of a wait, and all calls that the rank is in are part of the cycle: a rank that has only begun a call (async_op) may
 //   compute meanwhile, and another of its threads may be the one that comes. (2) Not while a debugger holds any rank of the
@@ -94,6 +97,7 @@ struct WaitingFor {
   std::chrono::nanoseconds waited{};  // the longest of them
   std::vector<int> waiting = {};      // in ascending order, as all lists of ranks here
   std::vector<int> missing = {};
+  std::string reason = {};  // why the call may never end, if that is known
 
   // Whether it is still the same wait.
   bool is_same(const WaitingFor& other) const {

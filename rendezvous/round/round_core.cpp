@@ -131,7 +131,7 @@ void RoundCore::on(NodeId from, const NodeHello& hello) {
     return;
   }
   if (!may_have_its_rank(from, hello) || !may_wait(from, hello)) return;
-  turned_away_.forget(hello.host, hello.address);
+  turned_away_.forget(hello.host, hello.address, hello.node_rank);
   members_.add(from, what_is_its_own(hello));
   if (hello.last_round) learn_from(*hello.last_round);
   if (auto* gathering = std::get_if<Gathering>(&state_)) {
@@ -167,7 +167,13 @@ bool RoundCore::may_wait(NodeId from, const NodeHello& hello) {
 
 void RoundCore::refuse(NodeId from, const NodeHello& hello, std::string sentence, std::string why) {
   out_.push_back({from, Refused{std::move(sentence)}});
-  if (from != config_.own_node) turned_away({hello.host, hello.address, std::move(why)});
+  if (from == config_.own_node) return;
+  auto rank = hello.node_rank;
+  const bool may_have_it =
+      !rank || !config_.has_exact_ranks ||
+      (*rank >= 0 && *rank < config_.max_nodes && !members_.connected_claimant(*rank));
+  if (!may_have_it) rank.reset();  // it will come with a different rank
+  turned_away({hello.host, hello.address, std::move(why), rank});
 }
 
 void RoundCore::turned_away(NodeTurnedAway node) {
@@ -207,12 +213,16 @@ void RoundCore::settle_claims() {
   }
 }
 
-void RoundCore::tell_progress(NodeId to, const std::string& remark) {
-  const auto& gathering = std::get<Gathering>(state_);
-  const auto until = gathering.until();
-  const auto left = std::chrono::ceil<std::chrono::seconds>(until.value_or(now_) - now_);
-  out_.push_back(
-      {to, WaitForNodes{members_.ready(), config_.min_nodes, config_.max_nodes, left, remark}});
+WaitForNodes RoundCore::wait(const Gathering& gathering, CoreTime now, std::string remark) const {
+  const CoreTime until = gathering.until().value_or(now + config_.join_timeout);
+  return {members_.ready(), config_.min_nodes, config_.max_nodes,
+          std::chrono::ceil<std::chrono::seconds>(until - now), std::move(remark)};
+}
+
+std::optional<WaitForNodes> RoundCore::wait(CoreTime now) const {
+  const auto* gathering = std::get_if<Gathering>(&state_);
+  if (gathering == nullptr) return std::nullopt;
+  return wait(*gathering, now, joined_sentences(missing_ranks(), turned_away_.in_words()));
 }
 
 // "node rank 1 is missing"; empty if nodes need not have ranks of their own.
@@ -525,7 +535,9 @@ void RoundCore::go_on(Gathering& gathering) {
     gathering.newcomers = members_.all();
     remark = joined_sentences(missing_ranks(), remark);
   }
-  for (const NodeId id : std::exchange(gathering.newcomers, {})) tell_progress(id, remark);
+  for (const NodeId id : std::exchange(gathering.newcomers, {})) {
+    out_.push_back({id, wait(gathering, now_, remark)});
+  }
 }
 
 void RoundCore::go_on(Pausing& pausing) {

@@ -171,6 +171,7 @@ class RoundCore {
   bool has_ended() const { return std::holds_alternative<Ended>(state_); }
   const JobOutcome* outcome() const;  // null before the end
   LeaderView view(CoreTime now) const;
+  std::optional<WaitForNodes> wait(CoreTime now) const;  // nothing: it does not wait for nodes
   // The job has ended and every node knows: the leader's process may exit.
   bool was_everyone_told() const;
 
@@ -246,7 +247,7 @@ class RoundCore {
   void go_on(StoppingRound& stopping);
   void go_on(Ended& ended);
 
-  void tell_progress(NodeId to, const std::string& remark);
+  WaitForNodes wait(const Gathering& gathering, CoreTime now, std::string remark) const;
   std::string missing_ranks() const;
   void open_round();
   void open_round_or_gather();

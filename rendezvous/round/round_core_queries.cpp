@@ -38,7 +38,7 @@ std::optional<CoreTime> RoundCore::deadline() const {
   for (const auto& [node, claim] : claims_) consider(claim.until);
   if (const auto* gathering = std::get_if<Gathering>(&state_)) {
     consider(gathering->until());
-    if (gathering->give_up) consider(gathering->next_progress);
+    if (gathering->give_up) consider(gathering->notices.next());
   } else if (const auto* pausing = std::get_if<Pausing>(&state_)) {
     consider(pausing->until);
   } else if (const auto* opening = std::get_if<Opening>(&state_)) {

@@ -490,6 +490,12 @@ dist.init_process_group("gloo")
             line = r"rank 2 has not come to init_process_group, where rank.* waits?, for .*; rank 2: (load|<module>) \(program.py:"
             self.assertTrue(eventually(lambda: re.search(line, job.out())), job.out())
 
+    def test_a_world_size_of_the_programs_own(self):
+        job = self.job(BEGIN + 'dist.init_process_group("gloo", world_size=8, rank=rank)\n', DDPRUN_TEST_MINUTE_MS="1500")
+        line = (r"init_process_group \(the program asks for world size 8, this job has 3 ranks; leave world_size to the "
+                r"environment\) has not ended: ranks 0, 1 and 2 are in it")
+        self.assertTrue(eventually(lambda: re.search(line, job.out())), job.out())
+
     def test_a_rank_that_makes_no_second_group(self):
         _, hung = self.waiting(START + "if rank == 1: time.sleep(1000)\ndist.new_group([0, 1, 2])\n", ranks=[1], call="new_group")
         self.assertEqual(hung["ranks"], [1])

@@ -1,4 +1,5 @@
 // ddpctl store as a user runs it: its output and how it ends.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 
@@ -9,6 +10,8 @@
 
 namespace ddprun::rdzv::testing {
 namespace {
+
+using ::testing::StartsWith;
 
 class DdpctlStore : public ::testing::Test {
  protected:
@@ -55,6 +58,34 @@ TEST_F(DdpctlStore, SaysWhatFailedWhereInOneLine) {
             "ddpctl: the store at " + where + " has no key 'absent'\n");
   EXPECT_EQ(run("wait", "absent --timeout 0.05").output,
             "ddpctl: not set within 50 ms: 'absent' (store: " + where + ")\n");
+}
+
+TEST_F(DdpctlStore, TakesTimesWithUnits) {
+  EXPECT_THAT(run("wait", "absent --timeout=50ms").output,
+              StartsWith("ddpctl: not set within 50 ms"));
+  EXPECT_THAT(run("get", "absent --wait=0.05s").output, StartsWith("ddpctl: not set within 50 ms"));
+  EXPECT_EQ(run("set", "key value --timeout=1m30s").code, 0);
+}
+
+TEST(DdpctlTimes, AWrongOneIsSaidToBeOneAndWhatWouldBeRight) {
+  const std::string right = ", such as 30 or 0.5, or as in 90s, 5m, 2h\n";
+  const auto refuses = [](const std::string& command, const std::string& sentence) {
+    const test::CommandOutcome outcome = test::ddpctl(command);
+    EXPECT_EQ(outcome.code, 2) << command;
+    EXPECT_THAT(outcome.output, StartsWith(sentence));
+  };
+  for (const std::string wrong : {"5x", "-1", "1e99", "nan"}) {
+    refuses("store get 127.0.0.1:1 k --timeout=" + wrong,
+            "--timeout: " + wrong + " is no such time; give seconds" + right);
+    refuses("store get 127.0.0.1:1 k --wait=" + wrong,
+            "--wait: " + wrong + " is no such time; give seconds" + right);
+    refuses("doctor --timeout=" + wrong,
+            "--timeout: " + wrong + " is no such time; give seconds, at least 0.001" + right);
+  }
+  refuses("doctor --timeout=0",
+          "--timeout: 0 is no such time; give seconds, at least 0.001" + right);
+  refuses("status --watch --interval=50ms",
+          "--interval: 50ms is no such time; give seconds, at least 0.1" + right);
 }
 
 TEST(DdpctlStoreServer, ServesUntilTerm) {

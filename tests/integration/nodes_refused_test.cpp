@@ -131,6 +131,28 @@ TEST(RefusedStaticNode, IsNamedWhereItIsAwaited) {
   EXPECT_EQ(count_of("nodes on other hosts", first.err()), 1U) << first.err();
 }
 
+// A leader of its own has the lines of node 0, from before the first node comes.
+TEST(NodeRefusedByALeaderThatIsNone, IsNamedWhereItIsAwaited) {
+  Cluster cluster({.meeting = Meeting::kLeader, .conf = "join_timeout=14"});
+  cluster.start_leader();
+  Job& leader = cluster.leader();
+  const std::string first =
+      "ddpctl: this process leads at 127.0.0.1:" + std::to_string(cluster.port()) +
+      "; waiting for nodes: 0 of 2 are here, 14 s left; nodes on other hosts "
+      "cannot reach 127.0.0.1: give --listen this host's name\n";
+  ASSERT_TRUE(leader.reaches([&] { return has_said(leader, first); })) << leader.err();
+  Job& node = cluster.start(0);
+  ASSERT_TRUE(node.reaches([&] { return has_said(node, "1 of 2 are here"); })) << node.err();
+  Job refused(cluster.command(1, {"--max-restarts=5"}));
+  EXPECT_EQ(refused.wait(), exited(kRefused)) << refused.err();
+  EXPECT_EQ(leader.wait(), exited(kRendezvousTimeout)) << leader.err();
+  EXPECT_THAT(leader.err(), ContainsRegex("\nddpctl: turned away .+ \\(127.0.0.1\\): it asks for"));
+  EXPECT_THAT(leader.err(),
+              ContainsRegex("\nddpctl: waiting for nodes: 1 of 2 are here, [0-9]+ s "
+                            "left; .+ was turned away: it asks for --max-restarts=5"));
+  EXPECT_EQ(count_of("waiting for nodes", leader.err()), 2U) << leader.err();
+}
+
 TEST(RefusedStaticNode, HasARankThatIsTakenOrOutOfRange) {
   Cluster cluster({.meeting = Meeting::kStatic, .nnodes = "3"});
   cluster.start(0);

@@ -131,6 +131,27 @@ def test_the_loss(browser, program):
     has_no_errors(browser)
 
 
+LOOKS = "Object.fromEntries(view().all.map((one) => [one.rank, one.look]))"
+
+
+def has_ended(browser, job):
+    """What hung is shown as ended, also the ranks of another node, which was heard last while they ran."""
+    job.do("finish train.py STOPPED by SIGTERM")
+    shows(browser, "state", "ended")
+    same("the banner", browser.text("banner"), "The job has ended. train.py STOPPED by SIGTERM")
+    same("the looks", browser.value(LOOKS), {str(rank): "silent" for rank in range(16)})
+    shows(browser, "legend-silent", "ended: 16")
+    same("the rest of the legend", browser.value("[...document.querySelectorAll('#legend li')].filter((one) => !one.hidden).length"), 1)
+    shows(browser, "grid-summary", "")
+    shows(browser, "behind", "no worker is running")
+    browser.value("grid.focus()")
+    browser.press("ArrowRight")
+    awaits("a rank of this node is described as it ended", lambda: " · cuda:0 · stopped · step " in browser.text("inspect"))
+    for _ in range(8):
+        browser.press("ArrowRight")
+    awaits("one of another node, too", lambda: " · cuda:0 · ended · step " in browser.text("inspect"))
+
+
 def test_a_hang(browser, program):
     with SimulatedJob(program, 16) as job:
         job.do("advance 100")
@@ -141,6 +162,7 @@ def test_a_hang(browser, program):
         shows(browser, "grid-summary", "16 of 16 are late")
         shows(browser, "legend-awaited", "the others wait for it: 1")
         awaits("rank 11 is the one", lambda: browser.value("document.querySelector('#behind tr td').innerText") == "11")
+        has_ended(browser, job)
     has_no_errors(browser)
 
 
@@ -160,8 +182,7 @@ def test_a_proven_hang(browser, program):
         shows(browser, "failure-title", "No worker has failed, but the job hangs.")
         shows(browser, "legend-hung", "hung: 1")
         shows(browser, "legend-waits", "wait for others: 15")
-        looks = "Object.fromEntries(view().all.map((one) => [one.rank, one.look]))"
-        same("the looks", browser.value(looks), {str(rank): "hung" if rank == 11 else "waits" for rank in range(16)})
+        same("the looks", browser.value(LOOKS), {str(rank): "hung" if rank == 11 else "waits" for rank in range(16)})
         # As it is drawn: the culprit is red, a victim is not.
         paint = """((rank) => { const c = cells.find((one) => one.one.rank === rank), s = window.devicePixelRatio || 1;
             const copy = document.createElement('canvas'); copy.width = grid.width; copy.height = grid.height;
@@ -174,6 +195,11 @@ def test_a_proven_hang(browser, program):
         job.do("fail 11 killed")
         shows(browser, "state", "running")
         same("the banner after the restart", browser.text("banner"), "")
+        job.do("hang 11")
+        job.do("age 120000")
+        job.do(f"prove 11 {sentence}")
+        shows(browser, "state", "hung")
+        has_ended(browser, job)
     has_no_errors(browser)
 
 

@@ -207,7 +207,8 @@ TEST_F(SlurmStranger, WhoIsNotTheUserIsRefusedByMunge) {
                          "unshare", "--map-root-user", "--user",         "--"};
   EXPECT_THAT(refused_by(job, "job", port, stranger), HasSubstr("does not accept this node's"));
   // What the leader says comes through srun, in its own time.
-  const Matcher<std::string> says_why = ContainsRegex("turned away node1 \\(.+\\): munge: ");
+  const Matcher<std::string> says_why =
+      ContainsRegex("turned away node rank 1 on node1 \\(.+\\): munge: ");
   EXPECT_TRUE(job.reaches([&] { return Matches(says_why)(job.err()); })) << job.err();
   // One that lies about Slurm, too.
   Command without = stranger;
@@ -226,7 +227,8 @@ TEST_F(Slurm, ANodeWithoutMungeIsRefusedByName) {
   Job job(on_two_nodes({"unshare", "--mount", "sh", folder / "node"}, {"--kill-on-bad-exit=1"}),
           slurm().setup());
   EXPECT_NE(job.wait(), exited(0));
-  EXPECT_THAT(job.err(), ContainsRegex("turned away node1 \\(.+\\): it has no munge"));
+  EXPECT_THAT(job.err(),
+              ContainsRegex("turned away node rank 1 on node1 \\(.+\\): it has no munge"));
   EXPECT_THAT(job.err(), HasSubstr("start munged here"));
   EXPECT_THAT(left_over(), IsEmpty());
 }

@@ -26,6 +26,7 @@
 #include <cstdio>
 #include <iostream>
 #include <istream>
+#include <optional>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -110,7 +111,7 @@ class SimulatedJob final : public JobView {
             "node " + std::to_string(lost) + " (" + host_of(lost) + ") was lost: it was silent",
             7s);
   }
-  void finish() { is_over_ = true; }
+  void finish(bool well) { end_ = well ? WorkerState::kSucceeded : WorkerState::kStopped; }
 
  private:
   struct Rank {
@@ -143,7 +144,7 @@ class SimulatedJob final : public JobView {
     NodeStatus node;
     node.host = host_of(index);
     node.agent_pid = 3000 + index;
-    node.state = is_over_ ? NodeState::kEnded : NodeState::kRunning;
+    node.state = end_ ? NodeState::kEnded : NodeState::kRunning;
     node.leads = index == 0;
     node.round = Round{round_};
     node.node_rank = index;
@@ -157,7 +158,7 @@ class SimulatedJob final : public JobView {
       worker.local_rank = local;
       worker.pid = pid_of(worker.rank);
       worker.device = "cuda:" + std::to_string(local);
-      worker.state = is_over_ ? WorkerState::kSucceeded : WorkerState::kRunning;
+      worker.state = end_.value_or(WorkerState::kRunning);
       worker.progress = progress_of(ranks_[static_cast<std::size_t>(worker.rank)]);
       node.workers.push_back(std::move(worker));
     }
@@ -242,7 +243,7 @@ class SimulatedJob final : public JobView {
   std::uint32_t round_ = 0;
   int spent_ = 0;
   std::vector<HungStatus> hung_;
-  bool is_over_ = false;
+  std::optional<WorkerState> end_;
   std::vector<RestartRecord> restarts_;
   std::vector<RestartTotal> totals_;
   std::vector<std::string> events_;
@@ -303,8 +304,9 @@ class Commands {
       return job_.prove(rank, rest());
     }
     if (command == "finish") {
-      job_.finish();
-      return server_.over(rest());
+      const std::string sentence = rest();
+      job_.finish(sentence.ends_with(" succeeded"));
+      return server_.over(sentence);
     }
     std::cerr << "no such command: " << line << "\n";
     std::exit(2);

@@ -200,9 +200,24 @@ TEST(DashboardFeed, TheLastFailureIsTheLatestThatNobodyAskedFor) {
 TEST(DashboardFeed, TheEndIsToldOnce) {
   DashboardFeed feed;
   feed.look(sample_job(), kNow);
-  feed.end("train.py FAILED: rank 1");
+  feed.end("train.py FAILED: rank 1", sample_job(), kNow);
   EXPECT_THAT(fields_of(parsed(feed.change())), ElementsAre("at", "end"));
   EXPECT_EQ(parsed(feed.whole()).at("end"), "train.py FAILED: rank 1");
+}
+
+TEST(DashboardFeed, TheEndHasHowTheRanksOfThisNodeHaveEnded) {
+  DashboardFeed feed;
+  JobStatus job = sample_job();
+  feed.look(job, kNow);
+  job.nodes.resize(1);
+  job.nodes[0].workers[1].state = WorkerState::kStopped;
+  job.nodes[0].events = {failure_line("2026-11-21T12:00:01Z", 1, "false")};
+  feed.end("train.py FAILED: rank 1", job, kNow);
+  const json::object change = parsed(feed.change());
+  ASSERT_EQ(change.at("live").as_array().size(), 1U) << change;
+  EXPECT_EQ(change.at("live").at(0).at(0), job.nodes[0].workers[1].rank);
+  EXPECT_EQ(change.at("live").at(0).at(1), static_cast<int>(WorkerState::kStopped));
+  EXPECT_EQ(change.at("failure").at("rank"), 1);
 }
 
 TEST(DashboardFeed, TextOfWorkersIsAlwaysJson) {

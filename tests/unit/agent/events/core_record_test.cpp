@@ -108,7 +108,7 @@ TEST(CoreRecord, EveryInputOfALeaderComesBackAsItWas) {
       {CoreTime(5s), NodeId{7}, rdzv::LinkEvent(rdzv::NodeDisconnected{})},
       {CoreTime(5s), NodeId{7}, rdzv::LinkEvent(rdzv::NodeResumed{})},
       {CoreTime(5s), NodeId{7}, rdzv::LinkEvent(rdzv::NodeSilent{})},
-      {CoreTime(5s), NodeId{}, rdzv::LinkEvent(rdzv::NodeTurnedAway{"b", "10.0.0.1", "why"})}};
+      {CoreTime(5s), NodeId{}, rdzv::LinkEvent(rdzv::NodeTurnedAway{"b", "10.0.0.1", "why", 3})}};
   for (const auto& frame : rdzv::testing::example_agent_frames()) {
     const auto* message = std::get_if<rdzv::wire::Message<rdzv::ToLeader>>(&frame);
     if (message != nullptr) inputs.push_back({CoreTime(1us), NodeId{9}, message->body});

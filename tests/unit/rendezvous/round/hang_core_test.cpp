@@ -522,6 +522,25 @@ TEST(HangCoreTest, ARankThatHasMadeNoGroupYetIsMissingIfItKeepsARecord) {
             "rank 1 has not come to init_process_group, where rank 0 waits");
 }
 
+TEST(HangCoreTest, AWorldSizeOfTheProgramsOwnIsNamed) {
+  const record::Call made{.operation = Operation::kInitProcessGroup};
+  const std::string sizes =
+      "init_process_group (the program asks for world size 8, this job has 2 ranks; leave "
+      "world_size to the environment)";
+  RankCalls late{.rank = 1, .keeps_record = true};
+  EXPECT_EQ(sentence(find_hangs({in_call(0, 8, 1, 5s, made), late}, 2, kRules).waits.at(0)),
+            "rank 1 has not come to " + sizes + ", where rank 0 waits");
+  const std::vector<RankCalls> all = {in_call(0, 8, 1, 5s, made), in_call(1, 8, 1, 5s, made)};
+  const auto found = find_hangs(all, 2, {.patience = 1s, .timeout = 3s});
+  EXPECT_THAT(found.waits, IsEmpty());
+  EXPECT_EQ(sentence(found.slow.at(0)), sizes + " has not ended: ranks 0 and 1 are in it");
+  EXPECT_EQ(
+      sentence(found.hung.at(0)),
+      sizes + " does not end for longer than --hang-timeout allows: ranks 0 and 1 are still in it");
+  EXPECT_THAT(find_hangs({in_call(0, 8, 7), in_call(1, 8, 7)}, 2, kRules).slow, IsEmpty())
+      << "the ranks that are no workers of this job have come to the making of the group";
+}
+
 TEST(HangCoreTest, AGroupThatWasMadeAnewCountsOnce) {
   std::vector<RankCalls> ranks{in_call(0, 3, 7), in_call(1, 3, 7), in_call(2, 3, 7)};
   ranks[0].groups.push_back(after_call(0, 3, 400).groups[0]);

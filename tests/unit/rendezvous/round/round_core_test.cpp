@@ -18,9 +18,11 @@ using namespace std::chrono_literals;
 using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::ElementsAre;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
+using ::testing::StartsWith;
 
 constexpr NodeId kOwn{0};
 constexpr Round kFirst{0};
@@ -324,6 +326,16 @@ TEST(RoundCore, TellsAllHowFarTheGatheringIsAfterTenThirtyAndSixtySecondsAndThen
   EXPECT_THAT(told, ElementsAre(10s, 30s, 60s, 120s, 180s));
 }
 
+TEST(RoundCore, SaysWhatItWaitsForBeforeTheFirstNodeComes) {
+  Leader job(config_of(2, 3));
+  EXPECT_EQ(job.core.wait(job.now + 60s), (WaitForNodes{0, 2, 3, 600s}));
+  job.join(0);
+  EXPECT_EQ(job.core.wait(job.now + 60s), (WaitForNodes{1, 2, 3, 540s}));
+  job.join(1);
+  job.join(2);
+  EXPECT_EQ(job.core.wait(job.now), std::nullopt);
+}
+
 // ---- which nodes are missing, turned away or lost
 
 std::string remark_in(const std::vector<ToNode>& out) {
@@ -362,6 +374,49 @@ TEST(RoundCore, NamesANodeThatItTurnsAwayUntilItMayTakePart) {
   NodeHello corrected = other;
   corrected.max_restarts = 2;
   EXPECT_EQ(remark_in(job.said(3, corrected)), "");
+}
+
+TEST(RoundCore, TellsNodesOfOneHostApartThatItTurnsAway) {
+  RoundConfig config = config_of(4, 4);
+  config.has_exact_ranks = true;
+  Leader job(config);
+  job.join(0, 0);
+  const auto of_one_host = [&](int rank, int max_restarts) {
+    NodeHello hello = job.hello(9, rank);
+    hello.max_restarts = max_restarts;
+    return hello;
+  };
+  const std::string why =
+      " was turned away: it asks for --max-restarts=3, the job was started with --max-restarts=0; "
+      "give every node the same";
+  job.said(1, of_one_host(1, 3));
+  job.said(2, of_one_host(2, 3));
+  job.said(3, of_one_host(2, 3));  // started once more
+  const std::string second = "node rank 2 on node9 (10.0.0.9)" + why;
+  EXPECT_EQ(remark_in(job.wait(10s)),
+            "node ranks 1, 2 and 3 are missing; node rank 1 on node9 "
+            "(10.0.0.9)" +
+                why + "; " + second);
+  EXPECT_EQ(remark_in(job.said(4, of_one_host(1, 0))), second);
+  job.said(5, of_one_host(7, 0));
+  EXPECT_THAT(job.core.wait(job.now)->remark,
+              EndsWith("; node9 (10.0.0.9) was turned away: it asks for "
+                       "--node-rank=7; the 4 nodes of this job have "
+                       "the ranks 0 to 3"));
+  EXPECT_EQ(remark_in(job.said(6, of_one_host(3, 0))), second) << "it has another rank now";
+}
+
+TEST(RoundCore, TellsReasonsApartForWhichItTurnsNodesWithoutRanksAway) {
+  Leader job(config_of(3, 3));
+  job.join(0);
+  for (const int nodes : {4, 5, 4}) {
+    NodeHello other = job.hello(1);
+    other.min_nodes = other.max_nodes = nodes;
+    job.said(nodes, other);
+  }
+  EXPECT_THAT(remark_in(job.wait(10s)),
+              AllOf(StartsWith("node1 (10.0.0.1) was turned away: it asks for --nnodes=5,"),
+                    HasSubstr("; node1 (10.0.0.1) was turned away: it asks for --nnodes=4,")));
 }
 
 TEST(RoundCore, TheOutcomeOfAJobThatHadTooFewNodesNamesThoseThatWereTurnedAway) {
