@@ -156,7 +156,7 @@ for epoch in training.epochs(has["epochs"]):
             time.sleep(0.005)
             while training.committed >= int((folder / "may-commit").read_text()):
                 time.sleep(0.01)
-        if has["stops_early"] and training.committed % 7 == 6:
+        if step.committed and has["stops_early"] and training.committed % 7 == 6:
             break
     if has["schedule"] == "epoch":
         [each.step() for each in parts["scheduler"]]

@@ -302,8 +302,8 @@ class Training:
             yield from self._give_all(batches, bar, per_step or 1)
         except GeneratorExit:
             if self._is_again:
-                recovery.exit_for("a loop over training.steps(…) was left (break, return) after a step that is made again: look at "
-                                  "step.committed, or at training.committed, before the loop is left")
+                recovery.exit_for("a loop over training.steps(…) was left (break, return) after a step that is made again: write "
+                                  "`if step.committed and …` before it is left")
             raise
         finally:
             self._end_loop()
