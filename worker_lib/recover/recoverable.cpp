@@ -149,8 +149,8 @@ void broadcast_all(Group& group, const std::vector<Tensor>& tensors, int source)
   broadcast_together(group, together, source);
 }
 
-constexpr int kStepsWatched =
-    3;  // the first ones, in which check_step() looks for what cannot be recovered
+// The first ones, in which check_step() looks for what cannot be recovered.
+constexpr int kStepsWatched = 3;
 
 // Of a GPU: it has its own numbers, and its state is a few bytes. A Generator is a handle.
 std::string state_of(at::Generator generator) {

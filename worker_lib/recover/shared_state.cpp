@@ -57,8 +57,9 @@ std::string first_sparse(const NamedTensors& tensors) {
   const auto found = std::ranges::find_if(
       tensors, [](const auto& named) { return named.second.layout() != torch::kStrided; });
   if (found == tensors.end()) return {};
-  return found->first + " is a sparse tensor, as the state of an optimizer is that got sparse " +
-         "gradients (an Embedding with sparse(true)): use dense gradients";
+  return found->first +
+         " is a sparse tensor: use dense gradients (an Embedding with sparse(true) has sparse "
+         "ones)";
 }
 
 ModelDescription SharedStateComparison::next_tensors(const NamedTensors& tensors) {
