@@ -380,9 +380,10 @@ struct Recoverable::Parts final : RecoverableState {
     if (result.difference.empty()) return;
     std::string why = result.difference + " in step " + std::to_string(step) +
                       " of this round, after a rank was replaced in step " +
-                      std::to_string(compared_from) +
-                      ": what a loop computes it from is to be given to Recoverable::keep()";
-    if (result.is_of_tensors && step > compared_from) {
+                      std::to_string(compared_from);
+    if (!result.is_of_tensors) {
+      why += ": give Recoverable::keep() what the loop computes it from";
+    } else if (step > compared_from) {
       why += "; a checkpoint that was saved since then is suspect";
     }
     recovery->refuse(why);
