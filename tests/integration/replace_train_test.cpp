@@ -184,7 +184,13 @@ TEST(ReplaceTrainTest, TellsWhyAProgramCannotBeReplacedInPlace) {
       {"backward",
        "the program makes calls between its steps that do not go through ddprun::Group"},
       {"message", "the program sends messages between its steps"},
-      {"group", "the program makes a group after its set-up"}};
+      {"group", "the program makes a group after its set-up"},
+      {"optimizer",
+       "its optimizer (ddprun::test::(anonymous namespace)::SignDescent) is none whose state"},
+      {"sparse", "optimizer.embedding.weight.momentum_buffer is a sparse tensor"},
+      {"late_value", "a step changes a buffer or what was given to Recoverable::keep()"},
+      {"late_buffer", "a step changes a buffer or what was given to Recoverable::keep()"},
+      {"late_random", "a step changes a buffer or what was given to Recoverable::keep()"}};
   for (const auto& [way, why] : whys) {
     Job job(ddprun({"--nproc-per-node=2", "--standby=auto", "--max-restarts=1", "--no-python"},
                    {DDPRUN_UNREPLACEABLE, way}));

@@ -1,10 +1,14 @@
 // unreplaceable WAY: a short training over Gloo in which ranks cannot be replaced in place, for a reason that
 // ddprun must tell.
+#include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/sgd.h>
 
+#include <cstdint>
+#include <memory>
 #include <string>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <utility>
 #include <vector>
 
 #include "ddprun/comm_hooks.h"
@@ -15,25 +19,63 @@
 namespace ddprun::test {
 namespace {
 
+using torch::optim::SGDOptions;
+
+struct Net : torch::nn::Module {
+  explicit Net(bool is_sparse) {
+    const auto options = torch::nn::EmbeddingOptions(4, 4).sparse(is_sparse);
+    embedding = register_module("embedding", torch::nn::Embedding(options));
+    linear = register_module("linear", torch::nn::Linear(4, 1));
+    calls = register_buffer("calls", torch::zeros({1}));
+  }
+  torch::Tensor forward(const torch::Tensor& indices) { return linear(embedding(indices)); }
+  torch::nn::Embedding embedding{nullptr};
+  torch::nn::Linear linear{nullptr};
+  torch::Tensor calls;
+};
+
+struct SignDescent : torch::optim::Optimizer {
+  explicit SignDescent(std::vector<torch::Tensor> parameters)
+      : Optimizer(std::move(parameters), std::make_unique<SGDOptions>(0.1)) {}
+  torch::Tensor step(LossClosure /*closure*/ = nullptr) override {
+    const torch::NoGradGuard no_grad;
+    for (const torch::Tensor& parameter : param_groups()[0].params()) {
+      parameter.sub_(parameter.grad().sign(), 0.1);
+    }
+    return {};
+  }
+};
+
 void train(Context& context, const std::string& way) {
   DdpOptions options;
   if (way == "hook") options.comm_hook = fp16_compress_hook();
-  DistributedDataParallel model(torch::nn::Linear(4, 1), context, options);
-  torch::optim::SGD optimizer(model.parameters(), 0.1);
-  Recoverable recoverable(context, model, optimizer);
+  DistributedDataParallel model(std::make_shared<Net>(way == "sparse"), context, options);
+  std::unique_ptr<torch::optim::Optimizer> optimizer;
+  if (way == "optimizer") {
+    optimizer = std::make_unique<SignDescent>(model.parameters());
+  } else {
+    optimizer =
+        std::make_unique<torch::optim::SGD>(model.parameters(), SGDOptions(0.1).momentum(0.9));
+  }
+  Recoverable recoverable(context, model, *optimizer);
+  std::int64_t steps = 0;
+  recoverable.keep(steps);
   recoverable.join();
   const auto step = [&] {
     recoverable.step([&] {
-      optimizer.zero_grad();
-      model(torch::ones({2, 4})).sum().backward();
-      optimizer.step();
+      optimizer->zero_grad();
+      model(torch::tensor({1, 2})).sum().backward();
+      optimizer->step();
+      if (way == "late_value") ++steps;
+      if (way == "late_buffer") model->calls.add_(1);
+      if (way == "late_random") torch::rand({1});
     });
   };
   step();
   if (way == "join") {
     model.join([&] { step(); });
   } else if (way == "backward") {
-    model(torch::ones({2, 4})).sum().backward();
+    model(torch::tensor({1, 2})).sum().backward();
   } else if (way == "message") {
     torch::Tensor number = torch::ones({1});
     context.rank() == 0 ? context.send(number, 1) : context.recv(number, 0);

@@ -2,6 +2,7 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
+#include <c10/util/Type.h>
 
 #include <algorithm>
 #include <chrono>
@@ -10,6 +11,7 @@
 #include <mutex>
 #include <optional>
 #include <string_view>
+#include <typeinfo>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -21,6 +23,8 @@
 #include "worker_lib/group/context_access.h"
 #include "worker_lib/group/leave_vote.h"
 #include "worker_lib/group/recovery.h"
+#include "worker_lib/recover/optimizer_options.h"
+#include "worker_lib/recover/shared_state.h"
 
 namespace ddprun {
 namespace {
@@ -41,11 +45,12 @@ struct Description {
   };
   std::vector<Entry> tensors;
   std::string layout;                   // of the reducer's buckets
+  std::string options;                  // of the optimizer, after the last step that is committed
   std::vector<std::string> replicated;  // states
   std::string told;                     // by Recovery
   template <typename Fields>
   void fields(Fields& field) {
-    field(tensors, layout, replicated, told);
+    field(tensors, layout, options, replicated, told);
   }
 };
 
@@ -144,6 +149,9 @@ void broadcast_all(Group& group, const std::vector<Tensor>& tensors, int source)
   broadcast_together(group, together, source);
 }
 
+// The first ones, in which check_step() looks for what cannot be recovered.
+constexpr int kStepsWatched = 3;
+
 // Of a GPU: it has its own numbers, and its state is a few bytes. A Generator is a handle.
 std::string state_of(at::Generator generator) {
   const std::scoped_lock lock(generator.mutex());
@@ -170,7 +178,9 @@ struct Recoverable::Parts final : RecoverableState {
         reducer(its_reducer),
         optimizer(its_optimizer),
         recovery(ContextAccess::recovery(its_context)),
-        parameters(its_module.parameters()) {
+        parameters(its_module.parameters()),
+        beside(parameters_beside(its_module, its_optimizer)) {
+    parameters.insert(parameters.end(), beside.begin(), beside.end());
     if (context.device().is_cuda()) {
       of_gpu = at::globalContext().defaultGenerator(context.device());
     }
@@ -181,6 +191,7 @@ struct Recoverable::Parts final : RecoverableState {
   }
 
   void append_to(std::string& state) override {
+    const std::size_t begin = state.size();
     const GeneratorState generator = GeneratorState::of_this_process();
     ByteWriter writer(state);
     writer.bytes(&generator, sizeof generator);
@@ -192,6 +203,9 @@ struct Recoverable::Parts final : RecoverableState {
     append_tensors(writer, buffers);
     for (const auto& [data, size] : values) writer.bytes(data, size);
     for (Stateful* const part : own) Codec<std::string>::write(writer, part->state_dict());
+    if (is_watched) last_own.assign(state, begin, state.size() - begin);
+    // After the parts: one that moves the options (a schedule) has set its own of that moment.
+    append_options(writer, optimizer);
     for (Stateful* const part : replicated) Codec<std::string>::write(writer, part->state_dict());
   }
 
@@ -207,6 +221,7 @@ struct Recoverable::Parts final : RecoverableState {
     bool must_broadcast = true;
     reader.bytes(&must_broadcast, sizeof must_broadcast);
     reducer.set_must_broadcast_buffers(must_broadcast);
+    if (const std::string other = other_buffers(); !other.empty()) throw UsageError(other);
     const torch::NoGradGuard no_grad;
     for (const Tensor& buffer : buffers) {
       const Tensor dense = torch::empty(buffer.sizes(), buffer.options().device(torch::kCPU));
@@ -215,6 +230,7 @@ struct Recoverable::Parts final : RecoverableState {
     }
     for (const auto& [data, size] : values) reader.bytes(data, size);
     for (Stateful* const part : own) part->load_state_dict(Codec<std::string>::read(reader));
+    restore_options(reader, optimizer);
     for (Stateful* const part : replicated) {
       const std::string text = Codec<std::string>::read(reader);
       if (with_replicated) part->load_state_dict(text);
@@ -233,13 +249,18 @@ struct Recoverable::Parts final : RecoverableState {
     const bool is_source = group.rank() == source;
     Description description;
     NamedTensors tensors;
-    if (!lacks_it) tensors = state_of(module, optimizer);
+    const torch::nn::Module whole = with_parameters_beside(module, optimizer);
+    if (!lacks_it) tensors = state_of(whole, optimizer);
+    if (const std::string sparse = first_sparse(tensors); !sparse.empty()) throw UsageError(sparse);
+    comparison.emplace();
+    compared_from = -1;
     if (is_source) {
       for (const auto& [name, tensor] : tensors) {
         description.tensors.push_back(
             {name, static_cast<std::int8_t>(tensor.scalar_type()), tensor.sizes().vec()});
       }
       description.layout = reducer.state_dict();
+      description.options = options_after_step;
       description.told = std::move(told);
       for (Stateful* const part : replicated) description.replicated.push_back(part->state_dict());
     }
@@ -250,7 +271,7 @@ struct Recoverable::Parts final : RecoverableState {
       arrays.push_back({each.name, static_cast<torch::ScalarType>(each.type), each.sizes});
     }
     std::vector<Tensor> in_order;
-    if (lacks_it) in_order = places_of(arrays, module);
+    if (lacks_it) in_order = places_of(arrays, whole);
     for (const auto& each : description.tensors) {
       if (lacks_it) break;
       const auto at = tensors.find(each.name);
@@ -275,11 +296,98 @@ struct Recoverable::Parts final : RecoverableState {
     log::debug("model and optimizer, ", bytes >> 20, " MiB, from rank ", source, " in ",
                took.count(), " ms");
     if (!lacks_it) return description.told;
-    take_state(arrays, in_order, module, optimizer);
+    take_state(arrays, in_order, whole, optimizer);
+    options_after_step = description.options;
+    set_options_after_step();
     for (std::size_t i = 0; i < replicated.size(); ++i) {
       replicated[i]->load_state_dict(description.replicated.at(i));
     }
     return description.told;
+  }
+
+  // Around one attempt at a step.
+  void make(const std::function<void()>& f) {
+    is_watched = steps_watched < kStepsWatched;
+    last_own.clear();
+    f();
+    if (is_watched) check_step();
+    is_watched = false;
+    note_options_after_step();
+    if (comparison) compare();
+  }
+
+  void note_options_after_step() {
+    options_after_step.clear();
+    ByteWriter writer(options_after_step);
+    append_options(writer, optimizer);
+  }
+  void set_options_after_step() {
+    ByteReader reader(options_after_step);
+    restore_options(reader, optimizer);
+  }
+
+  // What would be lost with a rank that dies, without a word.
+  void check_step() {
+    ++steps_watched;
+    if (!recovery->may_recover()) return;
+    const std::string before = std::move(last_own);
+    std::string now;
+    append_to(now);
+    if (const std::string why = why_not(last_own, before); !why.empty()) recovery->refuse(why);
+  }
+  std::string why_not(const std::string& own_now, const std::string& own_before) const {
+    const std::string sparse =
+        first_sparse(state_of(with_parameters_beside(module, optimizer), optimizer));
+    if (!sparse.empty()) return sparse;
+    if (const std::string other = other_buffers(); !other.empty()) return other;
+    if (own_before.empty() || own_now == own_before) return {};
+    return "a step changes a buffer or what was given to Recoverable::keep(), or draws random "
+           "numbers, after its "
+           "backward(): do it before backward() or after Recoverable::step(), or use "
+           "keep_replicated()";
+  }
+
+  // Empty: they are the tensors that this has.
+  std::string other_buffers() const {
+    const std::vector<Tensor> now = module.buffers();
+    if (std::ranges::equal(now, buffers, [](const auto& a, const auto& b) { return a.is_same(b); }))
+      return {};
+    return "the model has other buffers than when its Recoverable was made: copy into a buffer "
+           "instead of assigning to it, "
+           "or make the Recoverable later";
+  }
+
+  // After a replacement, before a step is committed. If a rank is lost meanwhile the step counts, and the next
+  // generation is compared.
+  void compare() {
+    ModelDescription compared = described_options(optimizer);
+    for (std::size_t i = 0; i < replicated.size(); ++i) {
+      compared.emplace_back("part " + std::to_string(i) + " that was given to keep_replicated()",
+                            replicated[i]->state_dict());
+    }
+    SharedStateComparison::Result result;
+    try {
+      result = comparison->next(context, compared, [this] {
+        NamedTensors tensors = state_of(with_parameters_beside(module, optimizer), optimizer);
+        for (const std::string& name : buffer_names) tensors.erase(name);
+        return tensors;
+      });
+    } catch (const GroupLost&) {
+      return;
+    }
+    const std::int64_t step = recovery->committed() + 1;
+    if (compared_from < 0) compared_from = step;
+    if (result.difference.empty()) return;
+    std::string why = result.difference + " in step " + std::to_string(step) +
+                      " of this round, after a rank was replaced in step " +
+                      std::to_string(compared_from);
+    if (!result.is_of_tensors) {
+      why += ": give Recoverable::keep() what the loop computes it from";
+    } else if (step > compared_from) {
+      why += "; a checkpoint that was saved since then is suspect";
+    }
+    recovery->refuse(why);
+    throw Failure(ErrorCode::kDataLoss, why);
   }
 
   Context& context;
@@ -287,13 +395,20 @@ struct Recoverable::Parts final : RecoverableState {
   GradientReducer& reducer;
   torch::optim::Optimizer& optimizer;
   std::shared_ptr<Recovery> recovery;
-  at::Generator of_gpu;  // the rank's; undefined on the CPU
-  std::vector<Tensor> parameters;
+  at::Generator of_gpu;            // the rank's; undefined on the CPU
+  std::vector<Tensor> parameters;  // of the model and of the optimizer only
+  std::vector<Tensor> beside;
   std::vector<Tensor> buffers;
   std::vector<std::string> buffer_names;
   std::vector<std::pair<void*, std::size_t>> values;
   std::vector<Stateful*> own;
   std::vector<Stateful*> replicated;
+  std::string options_after_step;                   // the last one that is over
+  std::optional<SharedStateComparison> comparison;  // since the last replacement
+  std::int64_t compared_from = -1;                  // the number of the step
+  int steps_watched = 0;
+  bool is_watched = false;
+  std::string last_own;  // what append_to() had last for this rank only, while a step is watched
 };
 
 Recoverable::Recoverable(Context& context, torch::nn::Module& module, GradientReducer& reducer,
@@ -336,7 +451,12 @@ void Recoverable::join(const std::function<void()>& warm_up) {
   if (!parts.recovery) return;
   std::string why;
   if (kind_of(parts.optimizer).empty()) {
-    why = "its optimizer is none whose state this library knows";
+    why = "its optimizer (" + c10::demangle(typeid(parts.optimizer).name()) +
+          ") is none whose state this library knows: SGD, Adam, AdamW, RMSprop and Adagrad";
+  } else if (!are_options_known(parts.optimizer)) {
+    why =
+        "the options of its optimizer's parameter groups are of a class that this library does not "
+        "know";
   } else if (parts.reducer.has_hook()) {
     why = "the model has a communication hook, which may have a memory of its own";
   } else if (!parts.parameters.empty() &&
@@ -345,12 +465,19 @@ void Recoverable::join(const std::function<void()>& warm_up) {
   }
   if (!why.empty()) return parts.recovery->refuse(why);
   end_lost_backward(parts.parameters, parts.recovery);
+  parts.note_options_after_step();
   parts.recovery->join(parts, warm_up);
 }
 
 void Recoverable::make_step(const std::function<void()>& f) {
   if (!parts_->recovery) return f();
-  parts_->recovery->step(f);
+  bool is_made = false;
+  parts_->recovery->step([&] {
+    parts_->make(f);
+    is_made = true;
+  });
+  // It was committed by the other ranks, which had these options then.
+  if (!is_made) parts_->set_options_after_step();
 }
 
 }  // namespace ddprun

@@ -28,15 +28,24 @@
 //
 // In step(): all that must not be done twice, or by halves: forward, backward, the optimizer's step. When a
 // rank is lost, backward() or a call throws, which must reach step(), and the step is made again from its
-// beginning: the state kept, the module's buffers and the random numbers are put back, gradients are cleared.
+// beginning: the state kept, the module's buffers, the optimizer's options and the random numbers are put back, gradients
+// are cleared.
 // What it changes besides must be the same when it is done twice, or be kept. What is kept must have its new
 // value before backward(): a rank may die after it has given its gradients, and the step counts. After the
 // optimizer's step no call that waits for others: make it after step(), where it is made again by itself.
 // Nothing of it is kept on a thread of your own.
 //
+// Options of the optimizer's parameter groups (learning rate, momentum, …) come along as the weights do, whether a
+// schedule or the loop sets them, in a step or between two. Before a step is committed after a replacement the ranks compare
+// options and replicated parts, and in the first steps (8 at most, 64 MiB in each if that is enough) the parameters, also
+// those that only the optimizer has, and the optimizer's state. If ranks differ, step() throws a Failure that names what,
+// which ranks and since which step, and all workers begin anew: a loop that computes its learning rate from a counter that
+// it does not keep is found so. Values and parts given to keep(), and buffers, are each rank's own and are not compared.
+//
 // Every rank makes the same steps; each waits for all ranks (DDP does). Without ddprun, with --standby=off,
 // with an agent of an earlier version and alone, step() calls f and nothing else happens. Where ranks
-// cannot be replaced (NCCL, a communication hook with a memory, a join() of uneven inputs), ddprun says why
+// cannot be replaced (NCCL, a communication hook with a memory, a join() of uneven inputs, an optimizer of another
+// class or with sparse state, a first step that changes what is kept after its backward()), ddprun says why
 // at the start, and restarts the workers as before. One thread. All that is given must outlive this.
 #pragma once
 
