@@ -67,8 +67,7 @@ Outcome on(const State& state, const StepBegins&) {
     if (entering->is_one_step_before) {
       return {Between{committed, 0, entering->calls}, {Restore{committed - 1, Moment::kEffect}}};
     }
-    return {InStep{committed, entering->calls},
-            {Restore{committed, Moment::kEntry}, NoteEntry{committed}}};
+    return {InStep{committed, entering->calls}, {Restore{committed, Moment::kEntry}}};
   }
   const auto* between = std::get_if<Between>(&state);
   if (between == nullptr) never("a step begins that is not between two steps");

@@ -31,8 +31,9 @@
 //   (1) the program has a second loop of steps
 //   (2) a newcomer goes on at the entry of a step: it knows nothing of a call before it
 //   (3) ReplayCall as long as the other ranks know the result of a call that this rank has not made; else MakeCall
-//   (4) at the entry of the step that the other ranks make: Restore its entry, NoteEntry, InStep. One step before: that
-//       step is committed, so its effect is restored, and all calls since are replayed: Between
+//   (4) at the entry of the step that the other ranks make: Restore its entry, InStep. The entry is in the mirror and is
+//       not written once more: if this rank died while it did that, the mirror might have no whole state left. One step
+//       before: that step is committed, so its effect is restored, and all calls since are replayed: Between
 //   (5) NoteEntry, InStep; Fail if this rank has not made the calls that the other ranks made before the step
 //   (6) committed: ForgetCalls, TellCommitted
 //   (7) Fail, Off after the optimizer's step: the step cannot be made again

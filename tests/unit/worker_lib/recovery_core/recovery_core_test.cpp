@@ -100,8 +100,7 @@ TEST(RecoveryCore, AStepBeginsAfterAllCallsBeforeIt) {
 }
 
 TEST(RecoveryCore, ANewcomerBeginsWithTheStepOfTheOthersOrSkipsTheLastOne) {
-  expect(step(Entering{5, 2, false}, StepBegins{}), InStep{5, 2},
-         {Restore{5, Moment::kEntry}, NoteEntry{5}});
+  expect(step(Entering{5, 2, false}, StepBegins{}), InStep{5, 2}, {Restore{5, Moment::kEntry}});
   expect(step(Entering{5, 2, true}, StepBegins{}), Between{5, 0, 2}, {Restore{4, Moment::kEffect}});
 }
 
