@@ -39,6 +39,8 @@ struct Scenario {
   Outcome (*core)(const State&, const Event&) = &step;
 };
 
+void PrintTo(const Scenario& scenario, std::ostream* out) { *out << scenario.name; }
+
 class Violation : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -681,6 +683,8 @@ struct Planted {
   Outcome (*core)(const State&, const Event&);
   const Scenario& scenario = kThree;
 };
+void PrintTo(const Planted& planted, std::ostream* out) { *out << planted.name; }
+
 const Planted kPlanted[] = {
     {"ForgetsThatItsStateIsIncomplete", forgets_that_its_state_is_incomplete},
     {"BelievesThatAnIncompleteRankIsBehind", believes_that_an_incomplete_rank_is_behind, kFour},
