@@ -218,7 +218,7 @@ class World {
           });
         }
         if (worker.is_in_step() && worker.step_in == worker.generation) {
-          then([&](World& w) { w.tell(w.nodes_[id].workers[i], recovery::StepOver{}); });
+          then([&](World& w) { w.end_step(w.nodes_[id], i); });
         }
         if (worker.is_alive && scenario_->they_end && worker.committed == 1 + scenario_->steps &&
             worker.generation == worker.called) {
@@ -558,7 +558,11 @@ class World {
     tell(worker, recovery::Took{.calls = 0, .mirror = {true, true, true}});
     worker.generation = worker.met;
     if (are_all(&Worker::generation, worker.met)) {
-      each_worker([](Node&, std::size_t, Worker& each) { each.is_settled = true; });
+      each_worker([&](Node&, std::size_t, Worker& each) {
+        each.is_settled = true;
+        require(each.committed == worker.committed,
+                "all workers have regrouped, and they do not count the same steps");
+      });
     }
     node.events[i].emplace_back(WorkerRegrouped{kRound, static_cast<int>(i), worker.generation});
   }
@@ -587,6 +591,14 @@ class World {
       require(worker.is_in_step(), "a worker does not come to its step");
       worker.step_in = worker.generation;
     });
+  }
+
+  void end_step(Node& node, std::size_t i) {
+    Worker& worker = node.workers[i];
+    trace.push_back("rank " + std::to_string(rank_of(node, i)) + " ends its step");
+    const std::int64_t before = worker.committed;
+    tell(worker, recovery::StepOver{});
+    require(worker.committed == before + 1, "a step is over, and the worker does not count it");
   }
 
   // ---- what must hold
