@@ -1,6 +1,7 @@
 // ddprun_recovering_worker FOLDER STEPS [WHAT [VALUE]]…: a worker that can be replaced in place, without
-// LibTorch: what worker_lib does over the link, and "training" of its own: the ranks of a round meet in a
-// file of FOLDER before each step, and count steps. It says on stdout what it does, and appends to
+// LibTorch: it decides by recovery_core as worker_lib does, speaks over the link, and has a "training" of its own: the
+// ranks of a round meet in a file of FOLDER in each step, and count steps, once for all ranks and once for each. A count
+// that is wrong ends it with 97. It says on stdout what it does, and appends to
 // FOLDER/told when it is told something ("RANK regroup GENERATION NANOSECONDS", take_place). FOLDER/pid-RANK
 // is the process that is this rank now. Before the last step it waits for FOLDER/finish.
 //
@@ -36,8 +37,11 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <variant>
+#include <vector>
 
 #include "rendezvous/common/worker_abi/worker_link.h"
+#include "worker_lib/recovery_core/recovery_core.h"
 
 namespace {
 
@@ -61,12 +65,39 @@ std::int64_t monotonic_ns() {
 
 constexpr int kRanksMax = 16;
 
-// Of a round, in a file.
+// The memory of a round, in a file. What a rank gives to the others is valid as long as the generation beside it is
+// that in which they read it: it is 0 while the rank writes.
 struct Shared {
-  std::atomic<std::int64_t> committed[kRanksMax];
-  std::atomic<std::uint32_t> regrouped[kRanksMax];  // the generation
-  // Generation and number of the step that a rank is in.
-  std::atomic<std::uint64_t> in_step[kRanksMax];
+  struct Seat {
+    std::atomic<std::uint32_t> generation;
+    recovery::Place place;
+    // Generation and number of the step that the rank is in.
+    std::atomic<std::uint64_t> in_step;
+  };
+  Seat seats[kRanksMax];
+  // The donor's.
+  std::atomic<std::uint32_t> given_in;
+  std::int64_t given;
+};
+
+// The count of one rank at the entry of a step and after it, for two steps, as worker_lib/process/mirror.h has it.
+struct Mirror {
+  struct State {
+    std::int64_t step;  // from 1: an empty file has none
+    std::int64_t count;
+  };
+  State states[2][2];
+
+  State& at(std::int64_t step, recovery::Moment moment) {
+    return states[step & 1][moment == recovery::Moment::kEntry ? 0 : 1];
+  }
+  void write(std::int64_t step, recovery::Moment moment, std::int64_t count) {
+    std::atomic_ref number(at(step, moment).step);
+    number = 0;
+    at(step, moment).count = count;
+    number = step + 1;
+  }
+  bool has(std::int64_t step, recovery::Moment moment) { return at(step, moment).step == step + 1; }
 };
 
 class Worker {
@@ -83,6 +114,7 @@ class Worker {
       begin();
     }
     while (committed() < steps_) step();
+    perform(ask(recovery::Left{}));
     say("done");
     return 0;
   }
@@ -95,7 +127,7 @@ class Worker {
   void say(const char* what) {
     std::printf("rank %d %s; pid %d, step %lld, generation %u, mirror %lld\n", rank_, what,
                 ::getpid(), static_cast<long long>(committed()), generation_,
-                static_cast<long long>(*mirror_));
+                static_cast<long long>(own_));
     std::fflush(stdout);
   }
 
@@ -211,7 +243,7 @@ class Worker {
   void open_mirror(int file) {
     void* const memory = ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     if (memory == MAP_FAILED) die("mirror");
-    mirror_ = static_cast<std::int64_t*>(memory);
+    mirror_ = static_cast<Mirror*>(memory);
   }
 
   void begin() {
@@ -226,6 +258,7 @@ class Worker {
       send(link::Kind::kHello, link::kCanRecover);
     }
     ::close(mirror);
+    perform(ask(recovery::Joined{}));
     say("begins");
   }
 
@@ -238,6 +271,7 @@ class Worker {
     }
     if (does("set-up-killed")) ::raise(SIGKILL);
     if (does("set-up-cannot")) send_cannot();
+    perform(ask(recovery::Joined{}));
     send(link::Kind::kHello, link::kIsPrepared);
     std::optional<std::uint32_t> generation;
     while (!generation) generation = hear(-1);
@@ -246,39 +280,118 @@ class Worker {
     open_mirror(place_[2]);
     for (const int file : place_) ::close(file);
     be_rank();
+    perform(ask(recovery::Placed{}));
     regroup(*generation);
     send(link::Kind::kHello, link::kCanRecover);
     say("takes its place");
   }
 
-  // All ranks meet in this generation, and go on from the latest step that one of them has committed.
+  // ---- what recovery_core decides
+
+  recovery::Outcome ask(const recovery::Event& event) {
+    recovery::Outcome outcome = recovery::step(state_, event);
+    state_ = outcome.state;
+    return outcome;
+  }
+  bool is_in_step() const { return std::holds_alternative<recovery::InStep>(state_); }
+
+  void perform(const recovery::Outcome& outcome) {
+    for (const recovery::Action& action : outcome.actions) {
+      if (const auto* entry = std::get_if<recovery::NoteEntry>(&action)) {
+        mirror_->write(entry->step, recovery::Moment::kEntry, own_);
+      } else if (const auto* restore = std::get_if<recovery::Restore>(&action)) {
+        expect(mirror_->has(restore->step, restore->moment), "the mirror has the state");
+        own_ = mirror_->at(restore->step, restore->moment).count;
+      } else if (const auto* regrouped = std::get_if<recovery::TellRegrouped>(&action)) {
+        commit(regrouped->committed);
+        page_->recovery.generation = generation_;
+        send(link::Kind::kRegrouped, generation_);
+        tells_commit_ = true;
+      } else if (const auto* committed = std::get_if<recovery::TellCommitted>(&action)) {
+        commit(committed->committed);
+        if (std::exchange(tells_commit_, false)) send(link::Kind::kCommitted, generation_);
+      } else if (std::holds_alternative<recovery::Withdraw>(action)) {
+        send(link::Kind::kHello, 0);
+      } else if (std::holds_alternative<recovery::Fail>(action)) {
+        std::fprintf(stderr, "ddprun_recovering_worker: %s\n", outcome.why.c_str());
+        std::_Exit(96);
+      }
+    }
+  }
+  void expect(bool holds, const char* what) const {
+    if (holds) return;
+    std::fprintf(stderr,
+                 "ddprun_recovering_worker: rank %d, step %lld, generation %u: not so: %s\n", rank_,
+                 static_cast<long long>(committed()), generation_, what);
+    std::_Exit(97);
+  }
+
   void regroup(std::uint32_t generation) {
-    for (bool is_done = false; !is_done;) {
-      generation_ = generation;
+    recovery::Outcome resumed;
+    for (std::optional<std::uint32_t> next = generation; next;) {
+      generation_ = *next;
       if (does("deaf") && rank_ == 0) std::_Exit(5);
       if (does("leaves") && rank_ == 0) {
-        send(link::Kind::kHello, 0);
+        perform(ask(recovery::Left{}));
         for (;;) ::pause();
       }
       while (does("slow-regroup") && ::access((folder_ + "/go").c_str(), F_OK) != 0) ::usleep(1000);
-      shared().regrouped[rank_] = generation;
-      is_done = true;
-      while (!all([&](int rank) { return shared().regrouped[rank] >= generation; })) {
-        if (const auto next = hear(1)) {
-          generation = *next;
-          is_done = false;
-          break;
-        }
-      }
+      perform(ask(recovery::Regroup{}));
+      next = agree(resumed);
     }
-    std::int64_t latest = 0;
-    for (int rank = 0; rank < world_size_; ++rank) {
-      latest = std::max(latest, shared().committed[rank].load());
+    perform(resumed);
+  }
+
+  // Returns the generation that begins meanwhile, if one does.
+  std::optional<std::uint32_t> agree(recovery::Outcome& resumed) {
+    Shared::Seat& seat = shared().seats[rank_];
+    seat.generation = 0;
+    seat.place = place_of(std::get<recovery::Regrouping>(state_));
+    seat.generation = generation_;
+    const auto are_seated = [&](auto is) {
+      return all([&](int rank) { return is(shared().seats[rank].generation.load()); });
+    };
+    const auto newer =
+        hear_until([&] { return are_seated([&](std::uint32_t in) { return in >= generation_; }); });
+    if (newer) return newer;
+    recovery::Met met{{}, rank_};
+    for (int rank = 0; rank < world_size_; ++rank) met.places.push_back(shared().seats[rank].place);
+    if (!are_seated([&](std::uint32_t in) { return in == generation_; })) return hear_next();
+    const recovery::Outcome outcome = ask(met);
+    perform(outcome);
+    return take(std::get<recovery::TakeState>(outcome.actions.front()), resumed);
+  }
+
+  std::optional<std::uint32_t> take(const recovery::TakeState& take, recovery::Outcome& resumed) {
+    if (take.donor == rank_) {
+      shared().given_in = 0;
+      shared().given = model_;
+      shared().given_in = generation_;
     }
-    commit(latest);
-    page_->recovery.generation = generation_;
-    send(link::Kind::kRegrouped, generation_);
-    tells_commit_ = true;
+    const auto newer = hear_until([&] { return shared().given_in >= generation_; });
+    if (newer) return newer;
+    const std::int64_t given = shared().given;
+    if (shared().given_in != generation_) return hear_next();
+    if (take.needs_it) model_ = given;
+    const std::int64_t step = std::get<recovery::Taking>(state_).at.committed;
+    resumed = ask(recovery::Took{.calls = 0,
+                                 .mirror = {mirror_->has(step, recovery::Moment::kEntry),
+                                            mirror_->has(step - 1, recovery::Moment::kEntry),
+                                            mirror_->has(step - 1, recovery::Moment::kEffect)}});
+    return std::nullopt;
+  }
+
+  // Nothing: what it waits for has come before a newer generation.
+  std::optional<std::uint32_t> hear_until(auto has_come) {
+    while (!has_come()) {
+      if (const auto generation = hear(1)) return generation;
+    }
+    return std::nullopt;
+  }
+  std::uint32_t hear_next() {
+    std::optional<std::uint32_t> generation;
+    while (!generation) generation = hear(-1);
+    return *generation;
   }
 
   bool all(auto is) const {
@@ -289,8 +402,8 @@ class Worker {
   }
 
   void commit(std::int64_t step) {
+    expect(model_ == step, "all ranks' count is that of the committed steps");
     page_->recovery.committed = step;
-    shared().committed[rank_] = step;
     link::Note note;
     note.step = step;
     note.total_steps = steps_;
@@ -300,28 +413,38 @@ class Worker {
     link::write_note(*page_, note);
   }
 
-  // Once more in the next generation if that begins meanwhile.
   void step() {
     const std::int64_t next = committed() + 1;
-    const std::uint64_t key = std::uint64_t{generation_} << 40 | static_cast<std::uint64_t>(next);
     if (does("poison") && rank_ == 1 && next == what_.at("poison")) ::raise(SIGKILL);
     if (next == steps_) {
       while (::access((folder_ + "/finish").c_str(), F_OK) != 0) {
         if (const auto generation = hear(2)) return regroup(*generation);
       }
     }
-    shared().in_step[rank_] = key;
-    while (!all([&](int rank) { return shared().in_step[rank] >= key; })) {
-      if (const auto generation = hear(1)) return regroup(*generation);
-    }
-    *mirror_ += 1;
-    commit(next);
-    if (std::exchange(tells_commit_, false)) send(link::Kind::kCommitted, generation_);
+    perform(ask(recovery::StepBegins{}));
+    while (is_in_step()) make_step();
+    expect(own_ == committed(), "this rank's count is that of the committed steps");
     if (next == 1) {
       send(link::Kind::kStepped, 0);
       say("steps");
     }
     if (const auto generation = hear(2)) regroup(*generation);
+  }
+
+  // If a generation begins meanwhile, the step is committed by the others then, or made again.
+  void make_step() {
+    const std::int64_t committed = std::get<recovery::InStep>(state_).committed;
+    expect(model_ == committed && own_ == committed, "a step begins with the state before it");
+    own_ += 1;
+    mirror_->write(committed, recovery::Moment::kEffect, own_);
+    const std::uint64_t key =
+        std::uint64_t{generation_} << 40 | static_cast<std::uint64_t>(committed + 1);
+    shared().seats[rank_].in_step = key;
+    const auto generation = hear_until(
+        [&] { return all([&](int rank) { return shared().seats[rank].in_step >= key; }); });
+    if (generation) return regroup(*generation);
+    model_ += 1;
+    perform(ask(recovery::StepOver{}));
   }
 
   const std::string folder_;
@@ -332,9 +455,14 @@ class Worker {
   int socket_ = -1;
   link::Page* page_ = nullptr;
   Shared* shared_ = nullptr;
-  std::int64_t* mirror_ = nullptr;  // how many steps this rank has done, whichever process
+  Mirror* mirror_ = nullptr;
+  std::int64_t own_ = 0;    // steps that this rank has made, whichever process
+  std::int64_t model_ = 0;  // steps that all ranks have made
   std::array<int, 3> place_{-1, -1, -1};
   std::uint32_t generation_ = 0;
+  recovery::State state_ = std::getenv(link::kPreparedVariable) == nullptr
+                               ? recovery::State(recovery::SetUp{})
+                               : recovery::Prepared{};
   bool tells_commit_ = false;
 };
 

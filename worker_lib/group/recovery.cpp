@@ -112,9 +112,9 @@ std::vector<recovery::Place> all_gather(c10d::ProcessGroup& group, const recover
 Recovery::Recovery(AgentLink& link, ProcessGroupOptions options, bool is_prepared, Hooks hooks)
     : link_(link),
       options_(std::move(options)),
-      is_prepared_(is_prepared),
-      hooks_(std::move(hooks)) {
-  if (!is_prepared_) return;
+      hooks_(std::move(hooks)),
+      state_(is_prepared ? recovery::State(recovery::Prepared{}) : recovery::SetUp{}) {
+  if (!is_prepared) return;
   // The memory of the worker whose place this process may take, with what its set-up was told.
   if (const char* const text = std::getenv(link::kMirrorVariable)) {
     const int number = std::atoi(text);
@@ -130,14 +130,10 @@ Recovery::Recovery(AgentLink& link, ProcessGroupOptions options, bool is_prepare
 
 Recovery::~Recovery() { end(); }
 
-void Recovery::leave() {
-  if (phase_ == Phase::kOff) return;
-  phase_ = Phase::kOff;
-  link_.withdraw_recovery();
-}
+void Recovery::leave() { tell(recovery::Left{}); }
 
 void Recovery::end() {
-  phase_ = Phase::kOff;
+  tell(recovery::Ended{});
   if (thread_.joinable()) {
     ::eventfd_write(stop_.get(), 1);
     thread_.join();
@@ -146,10 +142,52 @@ void Recovery::end() {
   current_.clear();
 }
 
+recovery::Outcome Recovery::ask(const recovery::Event& event) noexcept {
+  recovery::Outcome outcome = recovery::step(state_, event);
+  state_ = outcome.state;
+  return outcome;
+}
+
+// What run() does with a call is not among these actions.
+void Recovery::perform(const recovery::Outcome& outcome) {
+  for (const recovery::Action& action : outcome.actions) {
+    if (std::holds_alternative<recovery::TakePlace>(action)) {
+      take_place();
+    } else if (std::holds_alternative<recovery::ForgetCalls>(action)) {
+      results_.clear();
+      noted_bytes_ = 0;
+    } else if (const auto* note = std::get_if<recovery::NoteEntry>(&action)) {
+      std::string entry;
+      parts_->append_to(entry);
+      write(note->step, Mirror::Moment::kEntry, entry);
+    } else if (const auto* restore = std::get_if<recovery::Restore>(&action)) {
+      const auto moment = restore->moment == recovery::Moment::kEntry ? Mirror::Moment::kEntry
+                                                                      : Mirror::Moment::kEffect;
+      parts_->restore(mirror_->read(restore->step, moment).value(), restore->with_replicated);
+    } else if (const auto* take = std::get_if<recovery::TakeState>(&action)) {
+      take_state(*take);
+    } else if (const auto* regrouped = std::get_if<recovery::TellRegrouped>(&action)) {
+      link_.committed(regrouped->committed, 0);
+      link_.regrouped(generation_);
+    } else if (const auto* committed = std::get_if<recovery::TellCommitted>(&action)) {
+      link_.committed(committed->committed, generation_);
+    } else if (std::holds_alternative<recovery::TellRefused>(action)) {
+      setup_.clear();
+      link_.refuse_recovery(outcome.why);
+      log::debug("this rank cannot be replaced in place: ", outcome.why);
+    } else if (std::holds_alternative<recovery::Withdraw>(action)) {
+      link_.withdraw_recovery();
+    } else if (const auto* fail = std::get_if<recovery::Fail>(&action)) {
+      throw CannotRecover(fail->is_of_program ? ErrorCode::kProtocol : ErrorCode::kUnavailable,
+                          outcome.why);
+    }
+  }
+}
+
 void Recovery::make(const std::shared_ptr<Membership>& membership) {
-  if (phase_ != Phase::kSetUp) refuse("the program makes a group after its set-up");
+  if (!is_in_set_up()) refuse("the program makes a group after its set-up");
   groups_.push_back(membership);
-  if (is_prepared_) {
+  if (is_prepared()) {
     membership->group = c10::make_intrusive<c10d::ProcessGroup>(
         c10::intrusive_ptr<c10d::Store>(), membership->rank, membership->size());
     membership->group->setGroupName(membership->name);
@@ -178,21 +216,14 @@ std::shared_ptr<Membership> Recovery::whole() const {
   return membership;
 }
 
-void Recovery::refuse(const std::string& why) {
-  if (phase_ == Phase::kOff) return;
-  phase_ = Phase::kOff;
-  setup_.clear();
-  link_.refuse_recovery(why);
-  if (is_prepared_) throw Failure(ErrorCode::kUnavailable, why);
-  log::debug("this rank cannot be replaced in place: ", why);
-}
+void Recovery::refuse(const std::string& why) { tell(recovery::Refused{why}); }
 
 // ---- calls outside of steps
 
 bool Recovery::records(bool is_async) {
   if (unrecorded_ > 0) return false;
-  if (phase_ != Phase::kSetUp) return phase_ == Phase::kBetween;
-  if (is_prepared_) return true;
+  if (is_in<recovery::Prepared>()) return true;
+  if (!is_in<recovery::SetUp>()) return is_outside_step();
   if (is_async) setup_bytes_ = kNotedBytesMax;
   if (setup_bytes_ < kNotedBytesMax && setup_.size() < kNotedCallsMax) return true;
   setup_.clear();  // a program that does not come to its loop of steps, or one without such a loop
@@ -233,8 +264,13 @@ void Recovery::run(const std::shared_ptr<Membership>& membership, const char* na
         .wait();
   };
   const auto result = [&] { return "=" + contents_of(results.tensors); };
-  if (phase_ == Phase::kSetUp) {
-    if (is_prepared_) {
+  const std::string before = is_outside_step() ? contents_of(results.tensors) : std::string();
+  for (;;) {
+    if (is_outside_step() && has_news()) recover();
+    const recovery::Outcome outcome = ask(recovery::CallBegins{name});
+    perform(outcome);
+    const recovery::Action& action = outcome.actions.front();
+    if (std::holds_alternative<recovery::ReplaySetUpCall>(action)) {
       if (setup_.empty()) {
         refuse(std::string("its set-up needs the other ranks' answer (") + name +
                "), which its worker did not need or which was too large to keep");
@@ -242,24 +278,8 @@ void Recovery::run(const std::shared_ptr<Membership>& membership, const char* na
       replay(setup_.back(), results.tensors, name);
       return setup_.pop_back();
     }
-    make_call();
-    setup_bytes_ += bytes_in(results.tensors);
-    if (setup_bytes_ < kNotedBytesMax) setup_.push_back(result());
-    return;
-  }
-  if (is_entering_) {
-    throw CannotRecover(
-        ErrorCode::kUnavailable,
-        std::string("this process took a rank's place, and its loop calls ") + name +
-            " before its first step: make such calls in the set-up or after a step");
-  }
-  const std::string before = contents_of(results.tensors);
-  for (;;) {
-    if (has_news()) recover();
-    if (!replayed_.empty()) {
-      const std::string noted = std::move(replayed_.front());
-      replayed_.pop_front();
-      return replay(noted, results.tensors, name);
+    if (const auto* known = std::get_if<recovery::ReplayCall>(&action)) {
+      return replay(results_.at(static_cast<std::size_t>(known->index)), results.tensors, name);
     }
     try {
       make_call();
@@ -270,22 +290,28 @@ void Recovery::run(const std::shared_ptr<Membership>& membership, const char* na
     recover();
     put_back(before, results.tensors);
   }
-  noted_bytes_ += bytes_in(results.tensors);
-  const bool is_known = results.are_equal_everywhere && noted_bytes_ < kNotedBytesMax;
-  results_.push_back(is_known ? result() : kUnknown);
+  if (is_in<recovery::SetUp>()) {
+    setup_bytes_ += bytes_in(results.tensors);
+    if (setup_bytes_ < kNotedBytesMax) setup_.push_back(result());
+  } else {
+    noted_bytes_ += bytes_in(results.tensors);
+    const bool is_known = results.are_equal_everywhere && noted_bytes_ < kNotedBytesMax;
+    results_.push_back(is_known ? result() : kUnknown);
+  }
+  tell(recovery::CallOver{});
 }
 
 // ---- steps
 
-void Recovery::write(Mirror::Moment moment, const std::string& bytes) {
-  if (mirror_->write(committed_, moment, bytes)) return;
+void Recovery::write(std::int64_t step, Mirror::Moment moment, const std::string& bytes) {
+  if (mirror_->write(step, moment, bytes)) return;
   auto larger = Mirror::make(2 * bytes.size(), mirror_->setup());
-  for (const std::int64_t step : {committed_ - 1, committed_}) {
+  for (const std::int64_t known : {step - 1, step}) {
     for (const auto each : {Mirror::Moment::kEntry, Mirror::Moment::kEffect}) {
-      if (const auto known = mirror_->read(step, each)) larger->write(step, each, *known);
+      if (const auto state = mirror_->read(known, each)) larger->write(known, each, *state);
     }
   }
-  larger->write(committed_, moment, bytes);
+  larger->write(step, moment, bytes);
   mirror_ = std::move(larger);
   link_.send_mirror(mirror_->descriptor());
 }
@@ -294,44 +320,46 @@ void Recovery::before_call() {
   if (is_between_steps() && !is_in_call_) {
     refuse("the program makes calls between its steps that do not go through ddprun::Group");
   }
-  if (phase_ != Phase::kStep) return;
+  const auto* in_step = std::get_if<recovery::InStep>(&state_);
+  if (in_step == nullptr) return;
   scratch_.clear();
-  state_->append_to(scratch_);
+  parts_->append_to(scratch_);
   if (scratch_ == written_) return;
-  write(Mirror::Moment::kEffect, scratch_);
+  write(in_step->committed, Mirror::Moment::kEffect, scratch_);
   std::swap(written_, scratch_);
 }
 
+bool Recovery::has_stepped() const {
+  return is_in<recovery::InStep>() && parts_->version() != version_at_entry_;
+}
+
 void Recovery::end_lost_step() const {
-  if (phase_ != Phase::kStep || !has_news() || state_->version() != version_at_entry_) return;
+  if (!is_in<recovery::InStep>() || !has_news() || has_stepped()) return;
   throw GroupLost(ErrorCode::kUnavailable, "a rank was lost in this step, which is made again");
 }
 
-void Recovery::join(RecoverableState& state, const std::function<void()>& warm_up) {
-  if (phase_ == Phase::kOff) return;
-  if (phase_ != Phase::kSetUp) {
-    return refuse("the program has more than one Recoverable at a time");
-  }
-  state_ = &state;
-  if (!is_prepared_ && !can_be_interrupted(*whole()->group)) {
+void Recovery::join(RecoverableState& parts, const std::function<void()>& warm_up) {
+  const bool is_standby = is_in<recovery::Prepared>();
+  if (!is_in_set_up()) return tell(recovery::Joined{});
+  parts_ = &parts;
+  if (!is_standby && !can_be_interrupted(*whole()->group)) {
     return refuse("calls over this Gloo, linked in another way than usual, cannot be ended");
   }
   link_.hold_death_lock();
-  if (is_prepared_) {
+  if (is_standby) {
     if (warm_up) {
       const auto alone = unrecorded(this);
       warm_up();
     }
-    take_place();
   } else {
     std::string now;
-    state.append_to(now);
+    parts.append_to(now);
     const std::string setup = to_bytes(setup_);
     setup_.clear();
     mirror_ = Mirror::make(std::max(2 * now.size(), kStateBytesMin), setup);
     read_unwind_tables_ahead();  // GroupLost comes through all of LibTorch
-    phase_ = Phase::kBetween;
   }
+  tell(recovery::Joined{});
   stop_ = rdzv::UniqueFd(::eventfd(0, EFD_CLOEXEC));
   stop_joining_ = rdzv::UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!stop_ || !stop_joining_) throw Failure(error_from_errno(errno, "an eventfd"));
@@ -339,67 +367,37 @@ void Recovery::join(RecoverableState& state, const std::function<void()>& warm_u
     const AllSignalsBlocked blocked;
     thread_ = std::thread([this] { listen(); });  // joined by end()
   }
-  if (is_prepared_) {
-    is_prepared_ = false;
+  if (is_standby) {
+    tell(recovery::Placed{});
     recover();
-    state.restore(*entry_, /*with_replicated=*/false);
   }
   link_.offer_recovery(mirror_->descriptor());
 }
 
 void Recovery::step(const std::function<void()>& f) {
-  if (phase_ != Phase::kBetween) return f();
+  if (!is_outside_step()) return f();
   if (has_news()) recover();
-  is_entering_ = false;
-  if (skipped_) {
-    state_->restore(*std::exchange(skipped_, std::nullopt), /*with_replicated=*/false);
-    entry_.reset();
-    return;
-  }
-  if (!replayed_.empty()) {
-    throw Failure(ErrorCode::kProtocol,
-                  "this process took a rank's place and comes to its step without the calls that "
-                  "the other ranks have made before it");
-  }
-  if (entry_) state_->restore(*std::exchange(entry_, std::nullopt), /*with_replicated=*/false);
-  std::string entry;
-  state_->append_to(entry);
-  write(Mirror::Moment::kEntry, entry);
-  phase_ = Phase::kStep;
-  was_given_step_ = false;
+  tell(recovery::StepBegins{});
+  if (!is_in<recovery::InStep>()) return;  // it is committed already
   for (;;) {
     written_.clear();
-    version_at_entry_ = state_->version();
+    version_at_entry_ = parts_->version();
     try {
       f();
       break;
     } catch (...) {
       const std::exception_ptr thrown = std::current_exception();
-      if (phase_ == Phase::kOff) throw;
+      if (is_in<recovery::Off>()) throw;
       if (!is_of_connection(thrown) && !has_news()) {
-        phase_ = Phase::kOff;
+        tell(recovery::StepThrew{});
         throw;
       }
       if (!await_news(generation_)) give_up(thrown);
-      if (state_->version() != version_at_entry_) {
-        phase_ = Phase::kOff;
-        throw Failure(ErrorCode::kUnavailable,
-                      "a rank was lost in a call that follows the optimizer's step: such a step "
-                      "cannot be made again; make the call after Recoverable::step()");
-      }
     }
     recover();
-    if (was_given_step_) break;
-    state_->restore(entry, /*with_replicated=*/true);
+    if (!is_in<recovery::InStep>()) return;  // the other ranks had committed it
   }
-  if (phase_ == Phase::kOff) return;  // refused in the step
-  phase_ = Phase::kBetween;
-  if (!was_given_step_) {
-    ++committed_;
-    results_.clear();
-    noted_bytes_ = 0;
-  }
-  link_.committed(committed_, generation_);
+  tell(recovery::StepOver{});
 }
 
 // It cannot be recovered from: the failure that names who is missing.
@@ -449,18 +447,16 @@ void Recovery::listen() {
 // ---- the groups are made anew
 
 void Recovery::recover() {
-  const Phase before = phase_;
-  is_in_step_ = before == Phase::kStep;
-  was_given_step_ = false;
-  phase_ = Phase::kRecovering;
   const auto begun = std::chrono::steady_clock::now();
   auto made = begun;
+  recovery::Outcome resumed;
   for (;;) {
     const std::uint32_t wanted = wanted_generation();
+    tell(recovery::Regroup{.has_stepped = has_stepped()});
     try {
       make_groups(wanted);
       made = std::chrono::steady_clock::now();
-      agree();
+      resumed = agree();
       break;
     } catch (const UsageError&) {
       leave();
@@ -477,15 +473,7 @@ void Recovery::recover() {
   log::debug("rank ", whole()->rank, " has regrouped in generation ", generation_, " after ",
              Milliseconds(made - begun).count(), " ms for the groups and ",
              Milliseconds(std::chrono::steady_clock::now() - made).count(), " ms for the state");
-  phase_ = before == Phase::kSetUp ? Phase::kBetween : before;
-  if (was_given_step_ && phase_ != Phase::kStep) {
-    throw Failure(
-        ErrorCode::kProtocol,
-        "the other ranks have done a step that this one has not begun: a step in which no "
-        "rank waits for the others cannot be recovered");
-  }
-  link_.committed(committed_, 0);
-  link_.regrouped(generation_);
+  perform(resumed);
 }
 
 void Recovery::make_groups(std::uint32_t generation) {
@@ -531,60 +519,32 @@ void Recovery::make_groups(std::uint32_t generation) {
   }
 }
 
-void Recovery::agree() {
+recovery::Outcome Recovery::agree() {
   const auto membership = whole();
   c10d::ProcessGroup& group = *membership->group;
-  using recovery::Holds, recovery::Role;
-  const Holds holds = lacks_state_ ? Holds::kNothing : is_torn_ ? Holds::kPart : Holds::kWhole;
-  auto decided =
-      recovery::plan(all_gather(group, {.holds = holds,
-                                        .committed = committed_,
-                                        .calls = static_cast<std::int64_t>(results_.size()),
-                                        .is_in_step = is_in_step_ ? 1 : 0}));
-  if (const auto* none = std::get_if<recovery::NoPlan>(&decided)) {
-    throw CannotRecover(ErrorCode::kUnavailable, none->why);
-  }
-  const auto& plan = std::get<recovery::Plan>(decided);
-  const auto self = static_cast<std::size_t>(group.getRank());
-  const Role role = plan.roles[self];
-  is_torn_ = is_torn_ || role == Role::kBehind;  // as long as it is being overwritten
-  auto told = from_bytes<std::vector<std::string>>(state_->share(
-      plan.donor, role != Role::kLevel, group.getRank() == plan.donor ? to_bytes(results_) : ""));
-  lacks_state_ = is_torn_ = false;
-  committed_ = plan.at.committed;
-  if (role == Role::kNewcomer) {
-    results_ = std::move(told);
-    return enter(plan.at);
-  }
-  was_given_step_ = was_given_step_ || role == Role::kBehind;
-  replayed_.insert(replayed_.end(), told.begin() + plan.replayed_from[self], told.end());
-  results_ = std::move(told);
+  tell(recovery::Met{all_gather(group, place_of(std::get<recovery::Regrouping>(state_))),
+                     group.getRank()});
+  return ask(recovery::Took{static_cast<std::int64_t>(results_.size()), look_into_mirror()});
 }
 
-// Where a rank that takes a place begins.
-void Recovery::enter(const recovery::Place& donor) {
-  const std::int64_t committed = donor.committed;
-  skipped_.reset();
-  replayed_.clear();
-  is_entering_ = true;
-  auto entry = mirror_->read(committed, Mirror::Moment::kEntry);
-  entry_ = mirror_->read(committed - 1, Mirror::Moment::kEntry);
-  auto effect = mirror_->read(committed - 1, Mirror::Moment::kEffect);
-  switch (recovery::entry_point(donor, {.has_entry = entry.has_value(),
-                                        .has_last_entry = entry_.has_value(),
-                                        .has_last_effect = effect.has_value()})) {
-    case recovery::EntryPoint::kThisStep:
-      entry_ = std::move(entry);
-      return;
-    case recovery::EntryPoint::kBeforeCalls:
-      skipped_ = std::move(effect);
-      replayed_.assign(results_.begin(), results_.end());
-      return;
-    case recovery::EntryPoint::kNowhere:
-      throw CannotRecover(ErrorCode::kUnavailable,
-                          "the worker whose place this is has left no whole state of step " +
-                              std::to_string(committed));
-  }
+void Recovery::take_state(const recovery::TakeState& take) {
+  const bool is_donor = whole()->group->getRank() == take.donor;
+  results_ = from_bytes<std::vector<std::string>>(
+      parts_->share(take.donor, take.needs_it, is_donor ? to_bytes(results_) : ""));
+  noted_bytes_ = 0;
+  for (const std::string& result : results_) noted_bytes_ += result.size();
+}
+
+recovery::InMirror Recovery::look_into_mirror() const {
+  const auto& taking = std::get<recovery::Taking>(state_);
+  if (!std::holds_alternative<recovery::Newcomer>(taking.where)) return {};
+  const auto has = [&](std::int64_t step, Mirror::Moment moment) {
+    return mirror_->read(step, moment).has_value();
+  };
+  const std::int64_t committed = taking.at.committed;
+  return {.has_entry = has(committed, Mirror::Moment::kEntry),
+          .has_last_entry = has(committed - 1, Mirror::Moment::kEntry),
+          .has_last_effect = has(committed - 1, Mirror::Moment::kEffect)};
 }
 
 // The streams were held back until here.
@@ -595,7 +555,6 @@ void Recovery::take_place() {
   ::dup2(place.out.get(), STDOUT_FILENO);
   ::dup2(place.err.get(), STDERR_FILENO);
   mirror_ = Mirror::open(std::move(place.mirror));
-  lacks_state_ = true;
   setup_.clear();
   hooks_.placed(hooks_.connect());
   for (const auto& each : groups_) {

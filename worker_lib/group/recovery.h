@@ -1,8 +1,7 @@
 // Recovery: what a Context knows of replacement in place (agent/README.md): which steps are committed, what
-// the calls between two steps gave, and how the groups are made again when a rank has been replaced. The
-// state of model and optimizer is somebody else's (RecoverableState; recover/recoverable.cpp).
-//
-//   set-up ──join()──▶ between steps ◀──step()──▶ in a step          any ──refuse()──▶ off
+// the calls between two steps gave, and how the groups are made again when a rank has been replaced. Its states and
+// decisions are recovery_core's; here are the calls, the mirror, the agent. The state of model and optimizer is given
+// from outside (RecoverableState; recover/recoverable.cpp).
 //
 // | a group's call that waits for others, in | is                                                                |
 // |-------------------------------------------|-------------------------------------------------------------------|
@@ -27,16 +26,15 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
+#include <variant>
 #include <vector>
 
 #include "ddprun/collectives.h"
@@ -46,7 +44,7 @@
 #include "worker_lib/group/membership.h"
 #include "worker_lib/process/agent_link.h"
 #include "worker_lib/process/mirror.h"
-#include "worker_lib/recovery_core/recovery_plan.h"
+#include "worker_lib/recovery_core/recovery_core.h"
 
 namespace ddprun {
 
@@ -85,7 +83,10 @@ class Recovery {
   Recovery(const Recovery&) = delete;
   Recovery& operator=(const Recovery&) = delete;
 
-  bool is_prepared() const { return is_prepared_; }  // a standby that has no place yet
+  bool is_prepared() const {  // a standby that has no place yet
+    const auto* off = std::get_if<recovery::Off>(&state_);
+    return is_in<recovery::Prepared>() || (off != nullptr && off->is_standby);
+  }
   // Makes the group of a new membership, the one of all ranks first; in the order in which all ranks
   // make them.
   void make(const std::shared_ptr<detail::Membership>& membership);
@@ -95,7 +96,7 @@ class Recovery {
   bool records(bool is_async);
   std::int64_t committed() const { return committed_; }  // steps; all ranks have the same in a step
   // Which all ranks are at the same calls.
-  bool is_between_steps() const { return unrecorded_ == 0 && phase_ == Phase::kBetween; }
+  bool is_between_steps() const { return unrecorded_ == 0 && is_outside_step(); }
   // Makes the call that `begin` begins, or does without it. Returns when it is done.
   struct Results {
     const std::vector<torch::Tensor>& tensors;  // that it writes
@@ -105,7 +106,7 @@ class Recovery {
            const std::vector<torch::Tensor>& kept, const detail::Operation::Begin& begin,
            const Results& results);
   // Whether a call that fails now throws GroupLost.
-  bool may_recover() const { return phase_ != Phase::kSetUp && phase_ != Phase::kOff; }
+  bool may_recover() const { return !is_in_set_up() && !is_in<recovery::Off>(); }
 
   // While what it returns lives, calls are neither noted nor told: what they are about is given in another way.
   [[nodiscard]] static auto unrecorded(Recovery* recovery) {
@@ -131,10 +132,20 @@ class Recovery {
   void end_lost_step() const;
 
  private:
-  enum class Phase { kSetUp, kBetween, kStep, kRecovering, kOff };
+  template <typename State>
+  bool is_in() const {
+    return std::holds_alternative<State>(state_);
+  }
+  bool is_in_set_up() const { return is_in<recovery::SetUp>() || is_in<recovery::Prepared>(); }
+  bool is_outside_step() const { return is_in<recovery::Between>() || is_in<recovery::Entering>(); }
+  // The next state. recovery::Bug ends the process: a rank must not train on in a state that cannot be.
+  recovery::Outcome ask(const recovery::Event& event) noexcept;
+  void perform(const recovery::Outcome& outcome);
+  void tell(const recovery::Event& event) { perform(ask(event)); }
 
   void listen();
   bool has_news() const;
+  bool has_stepped() const;  // the optimizer, in this step
   std::uint32_t wanted_generation() const {
     const std::scoped_lock lock(mutex_);
     return wanted_generation_;
@@ -143,38 +154,28 @@ class Recovery {
   bool await_news(std::uint32_t broken);
   void recover();
   void make_groups(std::uint32_t generation);
-  void agree();
-  void enter(const recovery::Place& donor);
+  recovery::Outcome agree();  // what is to be done once all ranks have their state
+  void take_state(const recovery::TakeState& take);
+  recovery::InMirror look_into_mirror() const;
   void take_place();
-  void write(Mirror::Moment moment, const std::string& bytes);
+  void write(std::int64_t step, Mirror::Moment moment, const std::string& bytes);
   void give_up(const std::exception_ptr& thrown);
   std::shared_ptr<detail::Membership> whole() const;
 
   AgentLink& link_;
   const ProcessGroupOptions options_;
-  bool is_prepared_;
   const Hooks hooks_;
-  Phase phase_ = Phase::kSetUp;
+  recovery::State state_;
   int unrecorded_ = 0;
   bool is_in_call_ = false;  // of run()
   std::vector<std::weak_ptr<detail::Membership>> groups_;
-  std::string refused_;
 
-  RecoverableState* state_ = nullptr;
+  RecoverableState* parts_ = nullptr;
   std::unique_ptr<Mirror> mirror_;
   std::vector<std::string> setup_;  // results of its calls
   std::size_t setup_bytes_ = 0;
-  std::int64_t committed_ = 0;
-  std::vector<std::string> results_;  // of the calls since the commit, as far as this rank knows
-  std::size_t noted_bytes_ = 0;       // in them
-  std::deque<std::string> replayed_;  // those of calls that are still to come here
-  bool is_in_step_ = false;
-  bool lacks_state_ = false;            // of model and optimizer: it has taken a place
-  bool is_torn_ = false;                // its own is half another rank's
-  bool is_entering_ = false;            // it has taken a place, and not come to its step
-  std::optional<std::string> skipped_;  // the next step is committed already; what it leaves behind
-  std::optional<std::string> entry_;    // as which the next step begins
-  bool was_given_step_ = false;         // the running step: by the ranks that had committed it
+  std::vector<std::string> results_;    // calls since the commit, as far as this rank knows
+  std::size_t noted_bytes_ = 0;         // in them
   std::uint64_t version_at_entry_ = 0;  // of the state, in a step
   std::string written_;                 // the last effect
   std::string scratch_;

@@ -1,6 +1,7 @@
 #include "worker_lib/recovery_core/recovery_plan.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace ddprun::recovery {
 namespace {
@@ -11,6 +12,30 @@ Role role_of(const Place& place, const Place& donor) {
   return place.holds == Holds::kPart ? Role::kIncomplete : Role::kLevel;
 }
 
+std::string name_of(std::size_t rank) { return "rank " + std::to_string(rank); }
+
+// Empty: the rank can be where it says.
+std::string why_not(std::size_t rank, const Place& place, Role role, const Plan& plan) {
+  const std::int64_t missing = plan.at.committed - place.committed;
+  const std::string donor = name_of(static_cast<std::size_t>(plan.donor));
+  if (role == Role::kNewcomer) return {};
+  if (missing < 0 || missing > 1) {
+    return name_of(rank) + " has committed " + std::to_string(place.committed) + " steps and " +
+           donor + " " + std::to_string(plan.at.committed) +
+           ", which one step that waits for all ranks cannot cause";
+  }
+  if (role == Role::kBehind && place.is_in_step == 0) {
+    return name_of(rank) + " has not begun the step that " + donor +
+           " has committed: a step in which no rank waits for the others cannot be recovered";
+  }
+  if (role != Role::kBehind && place.is_in_step != 0 && place.calls != plan.at.calls) {
+    return name_of(rank) + " is in a step after " + std::to_string(place.calls) + " calls and " +
+           donor + " has made " + std::to_string(plan.at.calls) +
+           ": do all ranks make the same calls?";
+  }
+  return {};
+}
+
 }  // namespace
 
 std::variant<Plan, NoPlan> plan(const std::vector<Place>& places) {
@@ -18,23 +43,11 @@ std::variant<Plan, NoPlan> plan(const std::vector<Place>& places) {
   if (furthest == places.end() || furthest->holds != Holds::kWhole) {
     return NoPlan{"no rank is left that has the state of the training"};
   }
-  Plan result{.donor = static_cast<int>(furthest - places.begin()),
-              .at = *furthest,
-              .roles = {},
-              .replayed_from = {}};
+  Plan result{.donor = static_cast<int>(furthest - places.begin()), .at = *furthest, .roles = {}};
   for (std::size_t rank = 0; rank < places.size(); ++rank) {
-    const Place& place = places[rank];
-    const Role role = role_of(place, result.at);
-    const std::int64_t missing = result.at.committed - place.committed;
-    if (role != Role::kNewcomer && (missing < 0 || missing > 1)) {
-      return NoPlan{"rank " + std::to_string(rank) + " has committed " +
-                    std::to_string(place.committed) + " steps and rank " +
-                    std::to_string(result.donor) + " " + std::to_string(result.at.committed) +
-                    ", which one step that waits for all ranks cannot cause"};
-    }
-    result.roles.push_back(role);
-    result.replayed_from.push_back(role == Role::kBehind ? 0
-                                                         : std::min(place.calls, result.at.calls));
+    result.roles.push_back(role_of(places[rank], result.at));
+    std::string why = why_not(rank, places[rank], result.roles.back(), result);
+    if (!why.empty()) return NoPlan{std::move(why)};
   }
   return result;
 }

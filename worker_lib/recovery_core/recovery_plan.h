@@ -1,16 +1,17 @@
 // The decision of a regrouping: each rank says where it is (Place), and from all places every rank computes the same
 // Plan: the donor of the state, and what each rank does. Pure.
 //
-// | a rank that holds | and has committed     | is          | takes the donor's state | its step          | replays calls      |
-// |-------------------|-----------------------|-------------|-------------------------|-------------------|--------------------|
-// | the whole state   | as much as the donor  | kLevel      | no                      | is made again     | from its own count |
-// | the whole state   | one step less         | kBehind     | yes                     | is committed      | all                |
-// | a part of a state | as much as the donor  | kIncomplete | yes                     | is made again     | from its own count |
-// | a part of a state | one step less         | kBehind     | yes                     | is committed      | all                |
-// | none              | (its place says zero) | kNewcomer   | yes                     | see entry_point() | see entry_point()  |
+// | a rank that holds | and has committed     | is          | takes the donor's state | its step          |
+// |-------------------|-----------------------|-------------|-------------------------|-------------------|
+// | the whole state   | as much as the donor  | kLevel      | no                      | is made again     |
+// | the whole state   | one step less         | kBehind     | yes                     | is committed      |
+// | a part of a state | as much as the donor  | kIncomplete | yes                     | is made again     |
+// | a part of a state | one step less         | kBehind     | yes                     | is committed      |
+// | none              | (its place says zero) | kNewcomer   | yes                     | see entry_point() |
 //
 // The donor is the first of the ranks that are the furthest: the most steps, then the most calls since, then in a step.
-// Each step waits for all ranks, so no rank is more than one step behind: if one is, there is no plan.
+// There is no plan for ranks that a step which waits for all of them cannot have led to: one that is two steps behind, or
+// one step and has not begun it; one that is in the donor's step after other calls.
 #pragma once
 
 #include <compare>
@@ -44,9 +45,6 @@ struct Plan {
   int donor = 0;
   Place at;  // the donor's
   std::vector<Role> roles;
-  // The first of the donor's calls since the commit whose result this rank takes instead of making the call; the
-  // donor's count if there is none. Not of newcomers.
-  std::vector<std::int64_t> replayed_from;
 
   bool operator==(const Plan&) const = default;
 };

@@ -1,6 +1,7 @@
-// Replacement in place, searched exhaustively: the production RoundCore and NodeCores of two nodes
-// with two and three workers, up to three deaths, and every order in which messages and events can be
-// delivered. Messages between two parties keep their order, and so does what one worker causes.
+// Replacement in place, searched exhaustively: the production RoundCore, NodeCores of two nodes and recovery_core of
+// two and three workers, up to three deaths, and every order in which messages and events can be
+// delivered. Messages between two parties keep their order, and so does what one worker causes. What the workers do with
+// their calls and their memory is searched in unit/worker_lib/recovery_core/recovery_search_test.cpp.
 //
 // A core is a function of what it was told, in its order; so two worlds whose cores were told the
 // same, and whose workers are in the same state, are one, and are searched once.
@@ -21,6 +22,7 @@
 #include "agent/core/node_core.h"
 #include "launcher/ctl/core_text.h"
 #include "rendezvous/round/round_core.h"
+#include "worker_lib/recovery_core/recovery_core.h"
 
 namespace ddprun::agent {
 namespace {
@@ -38,21 +40,42 @@ struct Scenario {
   int lost_standbys = 0;  // a standby is dead when it is wanted, or there is none
   int losses = 0;         // of nodes
   int restarts_asked = 0;
-  bool one_hangs = false;  // the first worker does not come when it is called
-  bool they_end = false;   // workers end with 0 after the last step
+  bool one_hangs = false;           // the first worker does not come when it is called
+  bool they_take_together = false;  // the state, when they meet: fewer orders, for more deaths
+  bool they_end = false;            // workers end with 0 after the last step
   bool round_stays =
       false;  // every death must be replaced, or the step is poison, or all have died
 };
+
+void PrintTo(const Scenario& scenario, std::ostream* out) { *out << scenario.name; }
 
 struct Worker {
   bool is_alive = true;
   bool has_standby = true;
   bool took_place = false;  // of another one
   bool has_ended_well = false;
-  bool has_state = true;         // of the training
-  std::uint32_t called = 0;      // to this generation
-  std::uint32_t generation = 0;  // in which it is
-  std::int64_t died_at = -1;     // committed steps then
+  recovery::State state = recovery::Between{.committed = 1};
+  std::int64_t committed = 1;  // as its page says; of a newcomer, what that of the one before said
+  std::uint32_t called = 0;    // to this generation
+  bool is_settled = true;      // it has had the state since a regrouping that is over for all
+  std::uint32_t met = 0;       // the other workers, in this generation
+  std::uint32_t generation = 0;  // in which it has regrouped
+  std::int64_t step_in =
+      -1;  // the generation in which it has given its part of the step to the others
+  std::int64_t died_at = -1;  // committed steps then
+
+  bool is_taking() const { return std::holds_alternative<recovery::Taking>(state); }
+  bool is_in_step() const { return std::holds_alternative<recovery::InStep>(state); }
+  // The state of the training, whole.
+  bool has_state() const {
+    const auto is_whole = [](const recovery::Where& where) {
+      return !std::holds_alternative<recovery::Newcomer>(where) &&
+             !std::holds_alternative<recovery::Incomplete>(where);
+    };
+    if (const auto* at = std::get_if<recovery::Regrouping>(&state)) return is_whole(at->where);
+    if (const auto* at = std::get_if<recovery::Taking>(&state)) return is_whole(at->where);
+    return is_alive && !std::holds_alternative<recovery::Off>(state);
+  }
 };
 
 struct Node {
@@ -91,6 +114,19 @@ std::uint64_t hash_of(std::uint64_t hash, std::size_t kind, const Event& event) 
       hash = mixed(mixed(hash, static_cast<unsigned>(event.replaceable->committed)),
                    event.replaceable->generation);
     }
+  }
+  return hash;
+}
+
+template <typename Fields>
+std::uint64_t hash_of_state(std::uint64_t hash, const Fields& state) {
+  const auto add = [&](auto number) { hash = mixed(hash, static_cast<std::uint64_t>(number)); };
+  if constexpr (requires { state.committed; }) add(state.committed);
+  if constexpr (requires { state.is_one_step_before; }) add(state.is_one_step_before);
+  if constexpr (requires { state.at; }) add(state.at.committed * 2 + state.at.is_in_step);
+  if constexpr (requires { state.where; }) {
+    add(state.where.index());
+    hash = std::visit([&](const auto& where) { return hash_of_state(hash, where); }, state.where);
   }
   return hash;
 }
@@ -151,13 +187,18 @@ class World {
         });
       }
     }
-    if (can_regroup()) then([](World& w) { w.regroup(); });
+    if (can_meet()) then([](World& w) { w.meet(); });
+    for (std::size_t id = 0; id < nodes_.size(); ++id) {
+      for (std::size_t i = 0; i < nodes_[id].workers.size(); ++i) {
+        if (nodes_[id].workers[i].is_taking()) then([&](World& w) { w.take(w.nodes_[id], i); });
+      }
+    }
     const bool is_quiet = all.empty();
     if (is_quiet) check_quiet();
     if (is_quiet && leader_.is_running() && leader_.deadline())
       then([](World& w) { w.time_is_over(); });
     // What need not happen.
-    if (can_commit()) then([](World& w) { w.committed_ += 1; });
+    if (can_begin_step()) then([](World& w) { w.begin_step(); });
     if (restarts_asked_ < scenario_->restarts_asked && leader_.is_running()) {
       then([](World& w) {
         w.restarts_asked_ += 1;
@@ -176,7 +217,10 @@ class World {
             w.nodes_[id].workers[i].has_standby = false;
           });
         }
-        if (worker.is_alive && scenario_->they_end && committed_ == 1 + scenario_->steps &&
+        if (worker.is_in_step() && worker.step_in == worker.generation) {
+          then([&](World& w) { w.end_step(w.nodes_[id], i); });
+        }
+        if (worker.is_alive && scenario_->they_end && worker.committed == 1 + scenario_->steps &&
             worker.generation == worker.called) {
           then([&](World& w) { w.end_well(id, i); });
         }
@@ -186,9 +230,9 @@ class World {
   }
 
   std::uint64_t hash() const {
-    std::uint64_t hash = mixed(leader_told_, static_cast<std::uint64_t>(committed_));
-    hash = mixed(hash, static_cast<unsigned>(deaths_ + 10 * losses_ + 100 * lost_standbys_ +
-                                             1000 * restarts_asked_));
+    std::uint64_t hash =
+        mixed(leader_told_, static_cast<unsigned>(deaths_ + 10 * losses_ + 100 * lost_standbys_ +
+                                                  1000 * restarts_asked_));
     for (const Node& node : nodes_) {
       hash = mixed(hash, node.told);
       hash = mixed(hash, node.is_lost + 2U * node.was_told_broken);
@@ -196,8 +240,13 @@ class World {
       for (std::size_t i = 0; i < node.workers.size(); ++i) {
         const Worker& worker = node.workers[i];
         hash = mixed(hash, worker.is_alive + 2U * worker.has_standby + 4U * worker.has_ended_well +
-                               8U * worker.took_place + 16U * worker.has_state);
+                               8U * worker.took_place + 16U * worker.is_settled);
         hash = mixed(hash, worker.called * 1000U + worker.generation);
+        hash = mixed(hash, worker.met * 1000U + static_cast<std::uint64_t>(worker.step_in + 1));
+        hash = mixed(hash,
+                     worker.state.index() * 1000U + static_cast<std::uint64_t>(worker.committed));
+        hash =
+            std::visit([&](const auto& state) { return hash_of_state(hash, state); }, worker.state);
         hash = mixed(hash, static_cast<std::uint64_t>(worker.died_at));
         for (const NodeEvent& event : node.events[i]) {
           std::visit([&](const auto& e) { hash = hash_of(hash, event.index(), e); }, event);
@@ -297,7 +346,7 @@ class World {
     losses_ += 1;
     Node& node = nodes_[id];
     node.is_lost = true;
-    for (Worker& worker : node.workers) worker.is_alive = false;
+    for (Worker& worker : node.workers) end(worker);
     leader_told_ = mixed(leader_told_, 88 + id);
     trace.push_back("node " + std::to_string(id) + " is lost");
     before_leader();
@@ -362,8 +411,12 @@ class World {
         queue.emplace_back(WorkerEnded{kRound, *replace.local_rank, replace.failure});
       } else {
         worker.is_alive = worker.took_place = true;
-        worker.has_state = false;
-        worker.called = worker.generation = 0;
+        worker.is_settled = false;
+        worker.called = worker.met = worker.generation = 0;
+        worker.step_in = -1;
+        worker.state = recovery::Prepared{};
+        tell(worker, recovery::Joined{});
+        tell(worker, recovery::Placed{});
       }
     }
     for (Worker& worker : node.workers) {
@@ -396,29 +449,34 @@ class World {
     Worker& worker = node.workers[index];
     const int rank = rank_of(node, index);
     trace.push_back("rank " + std::to_string(rank) + " dies in generation " +
-                    std::to_string(worker.generation) + ", " + std::to_string(committed_) +
+                    std::to_string(worker.generation) + ", " + std::to_string(worker.committed) +
                     " steps");
-    const bool is_back = worker.generation > 0 && worker.died_at == committed_;
+    const bool is_back = worker.generation > 0 && worker.died_at == worker.committed;
     if (is_back && worker.generation == worker.called) poisoned_ = rank;
-    worker.died_at = committed_;
+    worker.died_at = worker.committed;
     WorkerEnded ended{kRound, static_cast<int>(index), failure_of(rank)};
     if ((worker.has_standby || worker.took_place) && node.core.is_running()) {
-      ended.replaceable = Replaceable{committed_, worker.generation, worker.has_standby};
+      ended.replaceable = Replaceable{worker.committed, worker.generation, worker.has_standby};
     }
-    worker.is_alive = worker.has_state = false;
+    end(worker);
     node.events[index].emplace_back(ended);
+  }
+
+  static void end(Worker& worker) {
+    worker.is_alive = false;
+    worker.state = recovery::Off{};
   }
 
   void end_well(std::size_t id, std::size_t index) {
     Worker& worker = nodes_[id].workers[index];
-    worker.is_alive = false;
+    end(worker);
     worker.has_ended_well = true;
     nodes_[id].events[index].emplace_back(WorkerEnded{kRound, static_cast<int>(index), {}});
   }
 
   void kill(Node& node, std::size_t index) {
     if (!node.workers[index].is_alive) return;
-    node.workers[index].is_alive = node.workers[index].has_state = false;
+    end(node.workers[index]);
     node.events[index].emplace_back(
         WorkerEnded{kRound, static_cast<int>(index), failure_of(rank_of(node, index))});
   }
@@ -437,33 +495,110 @@ class World {
     }
     return true;
   }
+  // The leader counts on no newcomer before all have regrouped with it.
   bool has_anyone_the_state() const {
     return std::ranges::any_of(nodes_, [](const Node& node) {
-      return std::ranges::any_of(node.workers, &Worker::has_state);
+      return std::ranges::any_of(node.workers, [](const Worker& worker) {
+        return worker.is_settled && worker.has_state();
+      });
     });
   }
-  bool can_regroup() const {
-    const std::uint32_t called = nodes_[0].workers[0].called;
-    return !scenario_->one_hangs && called > 0 && are_all_alive() &&
-           are_all(&Worker::called, called) && !are_all(&Worker::generation, called);
-  }
-  void regroup() {
-    trace.emplace_back("all workers regroup");
-    require(has_anyone_the_state(), "all workers regroup, and none has the state");
+  void each_worker(const auto& visit) {
     for (Node& node : nodes_) {
-      for (std::size_t i = 0; i < node.workers.size(); ++i) {
-        Worker& worker = node.workers[i];
-        worker.generation = worker.called;
-        worker.has_state = true;
-        node.events[i].emplace_back(
-            WorkerRegrouped{kRound, static_cast<int>(i), worker.generation});
-      }
+      for (std::size_t i = 0; i < node.workers.size(); ++i) visit(node, i, node.workers[i]);
     }
   }
-  bool can_commit() const {
+
+  recovery::Outcome tell(Worker& worker, const recovery::Event& event) {
+    try {
+      recovery::Outcome outcome = recovery::step(worker.state, event);
+      worker.state = outcome.state;
+      for (const recovery::Action& action : outcome.actions) {
+        if (const auto* regrouped = std::get_if<recovery::TellRegrouped>(&action)) {
+          worker.committed = regrouped->committed;
+        } else if (const auto* committed = std::get_if<recovery::TellCommitted>(&action)) {
+          worker.committed = committed->committed;
+        }
+      }
+      return outcome;
+    } catch (const recovery::Bug& bug) {
+      require(false, bug.what());
+      throw;
+    }
+  }
+
+  bool can_meet() const {
     const std::uint32_t called = nodes_[0].workers[0].called;
-    return committed_ < 1 + scenario_->steps && leader_.is_running() && are_all_alive() &&
-           are_all(&Worker::called, called) && are_all(&Worker::generation, called);
+    return !scenario_->one_hangs && called > 0 && are_all_alive() &&
+           are_all(&Worker::called, called) && !are_all(&Worker::met, called);
+  }
+  // They are told their places, and the donor gives its state at once; each takes it in its own time.
+  void meet() {
+    trace.emplace_back("all workers meet");
+    recovery::Met met;
+    each_worker([&](Node&, std::size_t, Worker& worker) {
+      tell(worker, recovery::Regroup{});
+      met.places.push_back(recovery::place_of(std::get<recovery::Regrouping>(worker.state)));
+    });
+    each_worker([&](Node& node, std::size_t i, Worker& worker) {
+      tell(worker, met);
+      met.self += 1;
+      worker.met = worker.called;
+      if (worker.is_taking()) return;
+      node.events[i].emplace_back(WorkerCannotRegroup{kRound, static_cast<int>(i)});
+    });
+    if (!scenario_->they_take_together) return;
+    each_worker([&](Node& node, std::size_t i, Worker& worker) {
+      if (worker.is_taking()) take(node, i);
+    });
+  }
+  void take(Node& node, std::size_t i) {
+    Worker& worker = node.workers[i];
+    trace.push_back("rank " + std::to_string(rank_of(node, i)) + " has the state");
+    tell(worker, recovery::Took{.calls = 0, .mirror = {true, true, true}});
+    worker.generation = worker.met;
+    if (are_all(&Worker::generation, worker.met)) {
+      each_worker([&](Node&, std::size_t, Worker& each) {
+        each.is_settled = true;
+        require(each.committed == worker.committed,
+                "all workers have regrouped, and they do not count the same steps");
+      });
+    }
+    node.events[i].emplace_back(WorkerRegrouped{kRound, static_cast<int>(i), worker.generation});
+  }
+
+  // A step waits for all, so they come to it together; each ends it in its own time.
+  bool can_begin_step() const {
+    const Worker& first = nodes_[0].workers[0];
+    if (first.committed == 1 + scenario_->steps || !leader_.is_running() || !are_all_alive() ||
+        !are_all(&Worker::called, first.called) || !are_all(&Worker::generation, first.called)) {
+      return false;
+    }
+    return std::ranges::all_of(nodes_, [&](const Node& node) {
+      return std::ranges::all_of(node.workers, [&](const Worker& worker) {
+        return worker.committed == first.committed && !worker.is_taking() &&
+               worker.step_in < worker.generation + (worker.is_in_step() ? 0 : 1);
+      });
+    });
+  }
+  void begin_step() {
+    trace.emplace_back("all workers are in a step");
+    each_worker([&](Node&, std::size_t, Worker& worker) {
+      // The first one of a newcomer may be committed already.
+      for (int tries = 0; tries < 2 && !worker.is_in_step(); ++tries) {
+        tell(worker, recovery::StepBegins{});
+      }
+      require(worker.is_in_step(), "a worker does not come to its step");
+      worker.step_in = worker.generation;
+    });
+  }
+
+  void end_step(Node& node, std::size_t i) {
+    Worker& worker = node.workers[i];
+    trace.push_back("rank " + std::to_string(rank_of(node, i)) + " ends its step");
+    const std::int64_t before = worker.committed;
+    tell(worker, recovery::StepOver{});
+    require(worker.committed == before + 1, "a step is over, and the worker does not count it");
   }
 
   // ---- what must hold
@@ -511,7 +646,6 @@ class World {
   CoreTime now_{};
   std::vector<Node> nodes_;
   std::uint64_t leader_told_ = 0;
-  std::int64_t committed_ = 1;
   std::uint32_t generation_ = 0;
   int replacements_ = 0;
   int deaths_ = 0;
@@ -537,6 +671,7 @@ const Scenario kScenarios[] = {
      .deaths = 3,
      .budget = 9,
      .steps = 0,
+     .they_take_together = true,
      .round_stays = true},
     {.name = "ThreeRanksWithOneRestart", .workers = {2, 1}, .deaths = 2, .budget = 1, .steps = 0},
     {.name = "AStandbyIsLost", .workers = {2, 1}, .deaths = 2, .steps = 0, .lost_standbys = 1},
