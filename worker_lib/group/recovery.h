@@ -94,7 +94,8 @@ class Recovery {
   // Whether a call outside of a step goes through run(). One that is asynchronous stays so in the set-up, of
   // which nothing can be noted then; between two steps it is made at once.
   bool records(bool is_async);
-  std::int64_t committed() const { return committed_; }  // steps; all ranks have the same in a step
+  // Steps before the one that this rank is in; all ranks have the same.
+  std::int64_t committed() const { return std::get<recovery::InStep>(state_).committed; }
   // Which all ranks are at the same calls.
   bool is_between_steps() const { return unrecorded_ == 0 && is_outside_step(); }
   // Makes the call that `begin` begins, or does without it. Returns when it is done.
