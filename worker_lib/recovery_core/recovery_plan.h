@@ -35,8 +35,8 @@ struct Place {
   std::int64_t calls = 0;       // since the last commit, with known results
   std::int64_t is_in_step = 0;  // 0 or 1
 
-  auto operator<=>(const Place&) const =
-      default;  // among ranks that hold the whole state the greatest is the furthest
+  // Among ranks that hold the whole state the greatest is the furthest.
+  auto operator<=>(const Place&) const = default;  // NOLINT(modernize-use-nullptr)
 };
 
 enum class Role { kLevel, kBehind, kIncomplete, kNewcomer };
