@@ -160,7 +160,7 @@ def program(setup=PLAIN, given="", each="step", batches="training.steps(range(ST
 SET_LR = "[group.update(lr=0.01 * 0.9 ** {}) for group in optimizer.param_groups]"
 
 
-class Agreement(unittest.TestCase):
+class Trainings(unittest.TestCase):
     def setUp(self):
         self.folder = Path(tempfile.mkdtemp())
         self.addCleanup(shutil.rmtree, self.folder)
@@ -226,8 +226,9 @@ class Agreement(unittest.TestCase):
         self.assertEqual(len(set(ends)), 1, said)
         self.assertRegex(said, f"workers cannot be replaced in place: .*{words}")
 
-    def test_a_plain_loop(self):
-        self.assert_replaced(program())
+
+class Named(Trainings):
+    """What a replacement would change, and a sentence says so."""
 
     def test_a_learning_rate_from_a_counter_of_the_loop(self):
         self.assert_named(program(PLAIN + "n = 0\n", first=SET_LR.format("n"), last="n += 1"),
@@ -242,9 +243,6 @@ class Agreement(unittest.TestCase):
         self.assert_named(program(PLAIN + "at = [0]\n", first=SET_LR.format("at[0]"), last="at[0] += 1"),
                           "lr of the optimizer's parameter group 0 differs between rank 0 and rank 1")
 
-    def test_a_learning_rate_from_the_number_of_the_step(self):
-        self.assert_replaced(program(first=SET_LR.format("(step.number + training.committed)")))
-
     def test_an_average_that_was_not_given(self):
         self.assert_named(program(PLAIN + "average = copy.deepcopy(model)\n", last="[a.data.lerp_(p.data, 0.1) for a, p in "
                                   "zip(average.parameters(), model.parameters())]"),
@@ -254,10 +252,6 @@ class Agreement(unittest.TestCase):
         self.assert_named(program(PLAIN + "class Average:\n    pass\nits = Average()\nits.model = copy.deepcopy(model)\n"),
                           r"its.model is a model \(Sequential\) that recoverable\(\) was not given")
 
-    def test_a_teacher_that_stays_as_it_is(self):
-        self.assert_replaced(program(PLAIN + "teacher = copy.deepcopy(model)\n",
-                                     given="unchanged=(teacher,)"))
-
     def test_a_second_model_and_optimizer(self):
         self.assert_named(program(PLAIN + "other = DistributedDataParallel(nn.Linear(8, 1))\n"
                                   "its_optimizer = torch.optim.SGD(other.parameters(), 0.1)\n"), "that recoverable\\(\\) was not given")
@@ -265,17 +259,6 @@ class Agreement(unittest.TestCase):
     def test_a_generator_of_its_own(self):
         self.assert_named(program(PLAIN + "noise = torch.Generator().manual_seed(rank)\n",
                                   before="x = torch.randn(4, 8, generator=noise)"), "noise is a generator of random numbers")
-
-    def test_a_generator_that_each_step_makes_anew(self):
-        self.assert_replaced(program(before="noise = torch.Generator().manual_seed(step.number * 2 + rank); "
-                                     "x = torch.randn(4, 8, generator=noise)"))
-
-    def test_numbers_that_are_drawn_before_the_step(self):
-        self.assert_replaced(program(before="x = torch.randn(4, 8)"))
-
-    def test_a_parameter_beside_the_model(self):
-        self.assert_replaced(program(PLAIN + "scale = nn.Parameter(torch.ones(1))\noptimizer.add_param_group({'params': [scale]})\n",
-                                     last="scale.data.mul_(1.01); end(nn.ParameterList([scale]))"))
 
     def test_an_attribute_of_a_module(self):
         self.assert_named(program(last="model[1].p = 0.2 if step.number > 5 else 0.1"),
@@ -306,6 +289,36 @@ torch.manual_seed(100 + rank)
         self.assertNotEqual(code, 0)
         self.assertIn("step 3 was neither entered nor skipped", said)
 
+    def test_a_part_that_differs(self):
+        self.assert_named(program(PLAIN + "class Seen:\n    at = rank\n    def state_dict(self):\n        return {'at': self.at}\n"
+                                  "    def load_state_dict(self, state):\n        self.at = state['at']\nseen = Seen()\n", "seen=seen"),
+                          r"the part seen\['at'\] differs between rank 0 and rank 1: .* per_rank=")
+
+
+class Replaced(Trainings):
+    """What a replacement does not change."""
+
+    def test_a_plain_loop(self):
+        self.assert_replaced(program())
+
+    def test_a_learning_rate_from_the_number_of_the_step(self):
+        self.assert_replaced(program(first=SET_LR.format("(step.number + training.committed)")))
+
+    def test_a_teacher_that_stays_as_it_is(self):
+        self.assert_replaced(program(PLAIN + "teacher = copy.deepcopy(model)\n",
+                                     given="unchanged=(teacher,)"))
+
+    def test_a_generator_that_each_step_makes_anew(self):
+        self.assert_replaced(program(before="noise = torch.Generator().manual_seed(step.number * 2 + rank); "
+                                     "x = torch.randn(4, 8, generator=noise)"))
+
+    def test_numbers_that_are_drawn_before_the_step(self):
+        self.assert_replaced(program(before="x = torch.randn(4, 8)"))
+
+    def test_a_parameter_beside_the_model(self):
+        self.assert_replaced(program(PLAIN + "scale = nn.Parameter(torch.ones(1))\noptimizer.add_param_group({'params': [scale]})\n",
+                                     last="scale.data.mul_(1.01); end(nn.ParameterList([scale]))"))
+
     def test_averages_as_parts(self):
         for size in (8, 400):  # noted whole in each step, and given like parameters
             with self.subTest(size):
@@ -317,11 +330,6 @@ average = torch.optim.swa_utils.AveragedModel(model, multi_avg_fn=torch.optim.sw
 torch.manual_seed(100 + rank)
 """, "average=average", after="step.committed and average.update_parameters(model)") .replace("end(model)", "end(model, average)"))
                 self.folder = Path(tempfile.mkdtemp(dir=self.folder))
-
-    def test_a_part_that_differs(self):
-        self.assert_named(program(PLAIN + "class Seen:\n    at = rank\n    def state_dict(self):\n        return {'at': self.at}\n"
-                                  "    def load_state_dict(self, state):\n        self.at = state['at']\nseen = Seen()\n", "seen=seen"),
-                          r"the part seen\['at'\] differs between rank 0 and rank 1: .* per_rank=")
 
     def test_a_generator_of_each_rank(self):
         self.assert_replaced(program(PLAIN + "noise = torch.Generator().manual_seed(rank)\n", 'per_rank={"noise": noise}',
@@ -379,9 +387,7 @@ end(model, average)
 '''
 
 
-class InMemory(unittest.TestCase):
-    setUp, run_training = Agreement.setUp, Agreement.run_training
-
+class InMemory(Trainings):
     def test_all_ranks_die(self):
         body = "\n".join("    " + line for line in KEPT.splitlines())
         expected = None
