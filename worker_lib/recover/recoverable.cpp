@@ -45,7 +45,7 @@ struct Description {
   };
   std::vector<Entry> tensors;
   std::string layout;                   // of the reducer's buckets
-  std::string options;                  // of the optimizer, after the last step that is committed
+  std::string options;                  // the optimizer's, after the last step that is committed
   std::vector<std::string> replicated;  // states
   std::string told;                     // by Recovery
   template <typename Fields>
@@ -396,7 +396,7 @@ struct Recoverable::Parts final : RecoverableState {
   torch::optim::Optimizer& optimizer;
   std::shared_ptr<Recovery> recovery;
   at::Generator of_gpu;            // the rank's; undefined on the CPU
-  std::vector<Tensor> parameters;  // of the model and of the optimizer only
+  std::vector<Tensor> parameters;  // the model's, and the optimizer's only
   std::vector<Tensor> beside;
   std::vector<Tensor> buffers;
   std::vector<std::string> buffer_names;

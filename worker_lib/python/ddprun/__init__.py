@@ -8,7 +8,7 @@ it starts (`ddprun.hooks`), unless DDPRUN_PYTHON_HOOKS=0.
 import os
 import pkgutil
 
-__version__ = "0.1.0"  # of ddprun, as CMakeLists.txt has it
+__version__ = "0.1.0"  # as CMakeLists.txt has it for ddprun
 __path__ = pkgutil.extend_path(__path__, __name__)  # ddprun.torch is a distribution of its own, maybe in another folder
 _ON_DEMAND = ("progress", "torch", "training")  # the modules that a program may use; the last two import PyTorch
 

@@ -64,7 +64,7 @@ def plain_values(frames, optimizers, modules):
 
 
 def locals_among(frames, names):
-    """Of these names of plain_values() those that are locals, with their values now."""
+    """{name: value now} of those of these names of plain_values() that are locals."""
     found = {}
     for depth, frame in enumerate(reversed(frames)):
         begin = f"{depth} {frame.f_code.co_name} "

@@ -23,8 +23,8 @@ class Memory:
 
     def find(self):
         """(step, place in the loops, how the loop there began, generators before its batch, those of the loader's processes, a
-        function that puts back per_rank as it was when the batch was given, another one for all that only this rank has at the
-        entry, settings at the entry), with the tensors put back; None: there is none."""
+        function that puts back per_rank as it was when the batch was given, a function that puts back all that only this rank
+        has at the entry, settings at the entry), with the tensors put back; None: there is none."""
         kept = keeping.kept()
         if kept is None or "DDPRUN_PREPARED" in os.environ:  # its state comes from the others
             return None

@@ -34,7 +34,7 @@ from ddprun.worker_state import layout_of, make_reducer_again, states_of, take_a
 _NEWS_LIMIT_S = 30
 # The buckets of DDP are those of all later steps from the second one on.
 _OFFERS_AFTER = 2
-_PLACES = 6  # of the mirror: entry and effect of an even and of an odd step, two begins
+_PLACES = 6  # in the mirror: entry and effect of an even and of an odd step, two begins
 _TEXT_BYTES_MIN = 32768
 # After a replacement replicas are compared within so many steps, with about so many bytes in each.
 _COMPARED_STEPS_MAX = 8
@@ -108,7 +108,7 @@ def _why_not_pickled(parts):
     for name, part in parts.items():
         try:
             take_apart(part.state_dict())
-        except Exception as error:  # of the program's classes
+        except Exception as error:  # the program's classes raise anything
             return f"the state of the part {name} cannot be pickled ({type(error).__name__}: {error})"
     return None
 
@@ -126,7 +126,7 @@ class Recovery:
         self._trained = [each.requires_grad for each in self._parameters]
         self._calls = in_place.gloo_calls()
         self._place = place
-        self._loader = None  # of the loop
+        self._loader = None  # the one that this loop goes through
         self._generators_seen = []  # generators of random numbers that the program has when its first steps begin
         self.refused = None
         self.is_off = False  # refused or withdrawn
@@ -138,20 +138,20 @@ class Recovery:
         # ---- of this generation
         self._generation = 0
         self._is_offered = False
-        self._lacks_state = False  # of models, optimizers and parts: it has taken a place
+        self._lacks_state = False  # models, optimizers and parts are the set-up's: it has taken a place
         self._is_torn = False  # its own is half another rank's
-        self._layouts = [None] * len(models)  # of DDP's buckets
+        self._layouts = [None] * len(models)  # the buckets that DDP has arranged
         self._equal_values = []  # names of plain values of the program that all ranks had the same of at their second step
         self._values_to_compare = 0  # times, since the last generation
         self._replicas_agreed = True  # since the last generation
-        self._locals_at_entry = {}  # of these values, at the first entry of this step
+        self._locals_at_entry = {}  # the locals among these values, at the first entry of this step
         self._compared = 0  # pieces of the replicas
         self._at_first_entry = None  # a function: what a newcomer is given once more
         # ---- of this step
         self._before = None  # generators before its batch was loaded
         self._given = self._versions_given = None  # generators, parts and settings when it was given; versions of tensors
-        self._of_processes = {}  # of the loader, before its batch was loaded
-        self._states = {}  # of the loader's processes, now
+        self._of_processes = {}  # generators of the loader's processes before its batch was loaded
+        self._states = {}  # the same now
         self._settings = b""  # as they were when the last step was committed
         self._settings_at_entry = b""
         self._is_in_step = self._has_stepped = self._has_given = self._was_ended = False
@@ -161,7 +161,7 @@ class Recovery:
         self._gave_gradients = []  # models
         self._needs_copy = False  # the state at its entry, for a step that changes it before a call
         self._aside = None  # that copy
-        self._inputs, self._inputs_before = [], None  # of the forwards of this step; and when it was made before
+        self._inputs, self._inputs_before = [], None  # what the forwards of this step were given; and when it was made before
 
     @property
     def generators(self):
@@ -693,7 +693,7 @@ def _is_of_connection(error):
 
 
 def _warm_up(device):
-    """What a first step loads and makes, with a model that is nobody's."""
+    """What a first step loads and makes, with a model of its own."""
     model = torch.nn.Linear(4, 4, device=device)
     optimizer = torch.optim.AdamW(model.parameters())
     targets = torch.zeros(2, dtype=torch.long, device=device)
