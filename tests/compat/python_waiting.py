@@ -606,7 +606,7 @@ def child():
 process = multiprocessing.get_context("fork").Process(target=child)
 process.start()
 process.join(20)
-print("CHILD", process.exitcode, flush=True)
+print(f"CHILD {process.exitcode}", flush=True)  # in one piece: all ranks write to one file
 """))
         self.waits(job)
         self.assertEqual(job.out().count("CHILD 5"), RANKS, job.out())

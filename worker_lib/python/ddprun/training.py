@@ -149,6 +149,9 @@ class Step:
         self.number, self.epoch, self.committed, self.made = number, epoch, False, False
         self._training, self._batch, self._state = training, batch, "given"
 
+    def __repr__(self) -> str:
+        return f"<step {self.number} of epoch {self.epoch}: {'committed' if self.committed else self._state}>"
+
     def __enter__(self) -> Any:
         if self._state != "given":
             raise RuntimeError(f"step {self.number} is {self._state} already: each step of training.steps(…) is entered once")
