@@ -20,6 +20,7 @@ for tool in 'dpkg-deb', 'dpkg-shlibdeps':
         sys.exit(77)
 
 source, packages, programs = (Path(each) for each in sys.argv[1:4])
+VERSION = re.search(r'project\(ddprun VERSION ([0-9.]+)', (source / 'CMakeLists.txt').read_text()).group(1)
 del sys.argv[1:]
 IS_FULL = os.environ.get('DDPRUN_TEST_FULL') == '1'
 SUITE = 'bookworm'
@@ -89,10 +90,10 @@ class Contents(unittest.TestCase):
             run(sys.executable, '-m', 'venv', '--without-pip', folder / 'venv')
             script = folder / 'train.py'
             script.write_text('import sys, ddprun.progress\nddprun.progress.report(1, 2)\n'
-                              'print(sys.prefix, getattr(ddprun, "__version__", "none"))\n')
+                              'print(sys.prefix, ddprun.__version__)\n')
             environment = {'PATH': f'{folder}/venv/bin:/usr/bin:/bin', 'VIRTUAL_ENV': str(folder / 'venv')}
             begin = [folder / 'usr/bin/ddprun', script]
-            self.assertEqual(run(*begin, env=environment), f'{folder}/venv none\n')
+            self.assertEqual(run(*begin, env=environment), f'{folder}/venv {VERSION}\n')
             # Another version, installed there by the user.
             [site] = (folder / 'venv/lib').glob('python3*/site-packages')
             shutil.copytree(source / 'worker_lib/python/ddprun', site / 'ddprun')
@@ -101,8 +102,7 @@ class Contents(unittest.TestCase):
             self.assertEqual(run(*begin, env=environment), f'{folder}/venv of the user\n')
 
     def test_version_is_the_one(self):
-        version = re.search(r'project\(ddprun VERSION ([0-9.]+)', (source / 'CMakeLists.txt').read_text()).group(1)
-        self.assertEqual(field(self.ddprun, 'Version'), version + '-1')
+        self.assertEqual(field(self.ddprun, 'Version'), VERSION + '-1')
 
 
 def own_mirror():
