@@ -243,6 +243,11 @@ class Named(Trainings):
         self.assert_named(program(PLAIN + "at = [0]\n", first=SET_LR.format("at[0]"), last="at[0] += 1"),
                           "lr of the optimizer's parameter group 0 differs between rank 0 and rank 1")
 
+    def test_a_counter_in_an_object_that_the_loss_depends_on(self):
+        # The gradients are summed, so the replicas agree.
+        self.assert_named(program(PLAIN + "class Its:\n    n = 0\nits = Its()\nits.n = 0\n",
+                                  before="x = torch.ones(4, 8) * its.n", last="its.n += 1"), "its.n is 12 on rank 0 and 0 on rank 1")
+
     def test_an_average_that_was_not_given(self):
         self.assert_named(program(PLAIN + "average = copy.deepcopy(model)\n", last="[a.data.lerp_(p.data, 0.1) for a, p in "
                                   "zip(average.parameters(), model.parameters())]"),

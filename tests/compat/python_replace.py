@@ -353,6 +353,7 @@ class Refused(unittest.TestCase):
 
     def setUp(self):
         self.groups.refused = None
+        self.groups.show()  # what a test that ends in the middle has hidden
         self.groups.old.clear()  # of other tests
         self.heard()
 
@@ -590,7 +591,7 @@ class Refused(unittest.TestCase):
                     break
         self.assertFalse(step.committed)
         self.assertEqual(len(said), 1)
-        self.assert_said("if step.committed and")
+        self.assert_said("write `if step.committed:`")
 
     def test_inputs_that_differ_when_a_step_is_made_again(self):
         from ddprun import recovery
@@ -707,6 +708,85 @@ class Refused(unittest.TestCase):
         self.assertEqual([lr for lr, *_ in seen], [0.05, 0.025, 0.0125, 0.0125, 0.00625])
         self.assertEqual(seen[2], seen[3])
         self.assertEqual((len(set(seen)), self.heard()), (4, []))
+
+    def test_a_call_behind_a_step_that_is_made_again(self):
+        """The other ranks are at the entry of the step, and would take it for another call."""
+        job, said = self.join(), []
+        for step in job.steps([1] * 4):
+            with step:
+                self.lose(job)
+                self.make_step(torch.ones(1, 2))
+            if step.committed:
+                torch.distributed.all_reduce(torch.ones(1))
+            else:
+                self.assertEqual(torch.distributed.get_rank(), 0)
+                with self.assertRaisesRegex(RuntimeError, "is not committed, .* must not call the other ranks"):
+                    torch.distributed.all_reduce(torch.ones(1))
+                said.append(step.number)
+        self.assertEqual((said, job.committed, self.heard()), ([2], 4, []))
+
+    def test_numbers_that_are_drawn_where_they_would_be_lost(self):
+        for words, where in (("after its backward() has begun", "block"), ("between the block of a step and the next", "behind")):
+            with self.subTest(words):
+                job = self.join()
+                for step in job.steps([1] * 8):
+                    with step:
+                        self.make_step(torch.ones(1, 2))
+                        if step.number == 5 and where == "block":
+                            torch.rand(1)
+                    if step.number == 5 and where == "behind":
+                        random.random()
+                self.assert_said(words)
+
+    def test_state_of_an_optimizer_that_is_not_as_usual(self):
+        class WithTotal(torch.optim.SGD):
+            def step(self, *_):
+                self.state["total"] = 3
+
+        class InDouble(torch.optim.SGD):
+            def step(self, *_):
+                for each in self.param_groups[0]["params"]:
+                    self.state[each]["sum"] = torch.zeros_like(each, dtype=torch.float64)
+
+        for words, kind in (("belongs to no parameter ('total')", WithTotal), ("of another type than its parameter", InDouble)):
+            with self.subTest(words):
+                model = self.model()
+                self.assertEqual(self.train(self.join(model, kind(model.parameters(), 0.1)), [1] * 4), 4)
+                self.assert_said(words)
+        model = self.model()
+        self.join(model, torch.optim.SGD([{"params": model.parameters(), "scale": lambda: 1}], 0.1))
+        self.assert_said("an option of a parameter group cannot be pickled")
+
+    def test_loops_that_cannot_be_told_apart(self):
+        for make in (self.join, self.alone):
+            job = make()
+            with self.assertRaisesRegex(RuntimeError, "begins while one is not over"):
+                list(zip(job.steps([1, 2]), job.steps([3, 4])))
+        job = self.alone()
+        self.assertRaisesRegex(RuntimeError, "read in a loop", lambda: job.position)
+        self.train(job, [1])
+        self.assertRaisesRegex(RuntimeError, "read in a loop", lambda: job.position)
+        phases = [epoch for _ in range(2) for epoch in self.alone().epochs(2)]
+        self.assertEqual(phases, [0, 1, 0, 1])
+        self.heard()
+
+    def test_phases_go_on_in_their_own(self):
+        def train(position=None, after=None):
+            job, given = self.alone(), []
+            if position is not None:
+                job.start_at(position)
+            for phase in range(2):
+                for epoch in job.epochs(2):
+                    for step in job.steps([1, 2]):
+                        with step:
+                            self.make_step(torch.ones(1, 2))
+                        given.append((phase, epoch, step.number))
+                        if job.committed == after:
+                            return job.position
+            return given
+        whole = train()
+        for after in range(1, 8):
+            self.assertEqual(train(train(after=after)), whole[after:])
 
     def test_weights_that_change_between_a_batch_and_its_step(self):
         job = self.join()

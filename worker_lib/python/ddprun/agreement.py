@@ -42,14 +42,19 @@ def _place(frame):
 
 # ---- plain values
 
-def plain_values(frames, optimizers, modules):
-    """{where it is: value} of numbers and strings that these frames, the optimizers and the modules have."""
+def plain_values(frames, optimizers, modules, loader):
+    """{where it is: value} of numbers and strings that these frames, objects in them, the optimizers, the modules and the loader have."""
     found = {}
     for depth, frame in enumerate(reversed(frames)):
         function = frame.f_code.co_name
         for name, value in frame.f_locals.items():
             if not name.startswith("__"):
                 found[f"{depth} {function} {name}"] = _told(value)
+                if not isinstance(value, (list, tuple, set, frozenset, types.ModuleType, type)) and not _is_bar(value):
+                    found.update((f"{depth} {function} {path}", _told(each)) for path, each in _one_level(name, value))
+    for each in (loader, getattr(loader, "dataset", None), *loading.samplers_of(loader)[1:]):
+        kind = type(each).__name__
+        found.update((f"data {kind} {kind}.{name}", _told(value)) for name, value in getattr(each, "__dict__", {}).items())
     for number, optimizer in enumerate(optimizers):
         of = type(optimizer).__name__ if len(optimizers) == 1 else f"{number}:{type(optimizer).__name__}"
         for name, value in vars(optimizer).items():
@@ -72,6 +77,10 @@ def locals_among(frames, names):
         found.update((name, _told(there[name[len(begin):]])) for name in names
                      if name.startswith(begin) and name[len(begin):] in there)
     return found
+
+
+def _is_bar(value):
+    return type(value).__module__.split(".")[0] in ("tqdm", "rich")
 
 
 def _told(value):
@@ -119,7 +128,7 @@ def not_given(frames, given, unchanged, generators):
     `generators` is a list for a training's steps: a generator of random numbers counts if an earlier call has put it there,
     since one that each step makes anew has no state from step to step."""
     seen_before = {id(each) for each in generators}
-    known = {id(each) for each in unchanged}
+    known = {id(its) for each in unchanged for its in _parts_of(each)}
     for each in given:
         known.update(id(its) for its in _parts_of(each))
     for frame in frames:

@@ -58,6 +58,7 @@ class Groups:
         self._interrupt = self._library.ddprun_interrupt_gloo if can_interrupt is not None and can_interrupt() else None
         self._before = None  # while a group is made again: the inodes of the connections to the store that there were
         self._generation = 0
+        self._hidden = None  # the group of all ranks, while a group that answers nothing is in its place
         self.old = []  # groups that were broken, and since when
         self._lock = threading.Lock()  # guards these
         self._url = self._timeout = None
@@ -181,6 +182,21 @@ class Groups:
         set_timeout(timeout, group)
         return group
 
+    def hide(self):
+        """Until show(): a call of the group is an error."""
+        c10d = self.c10d
+        self._hidden, instead = c10d._get_default_group(), _alone(c10d, self.rank, self.world_size, (
+            "a step that is made again is not committed, and what follows its block must not call the other ranks: write "
+            "`if step.committed:` before it"))
+        c10d._world.pg_map[instead] = c10d._world.pg_map[self._hidden]  # PyTorch looks there for what it says of an error
+        c10d._update_default_pg(instead)
+
+    def show(self):
+        if self._hidden is not None:
+            self.c10d._world.pg_map.pop(self.c10d._get_default_group(), None)
+            self.c10d._update_default_pg(self._hidden)
+        self._hidden = None
+
     def forget_old(self):
         """Ends old groups. That joins their threads, which may still be in a call that fails: so they stay for a while."""
         now = time.monotonic()
@@ -242,7 +258,7 @@ def _is_in_ddp():
     return False
 
 
-def _alone(c10d, rank, size):
+def _alone(c10d, rank, size, why="its set-up needs the other ranks' answer"):
     torch = sys.modules["torch"]
 
     def done(result):
@@ -262,12 +278,12 @@ def _alone(c10d, rank, size):
 
         def broadcast(self, tensors, *_, **__):
             if not _is_in_ddp():
-                raise _needs("broadcast")
+                raise _needs(why, "broadcast")
             return done(tensors)
 
         def allgather(self, outputs, inputs, *_, **__):
             if not _is_in_ddp():
-                raise _needs("all_gather")
+                raise _needs(why, "all_gather")
             for output, given in zip(outputs, inputs):
                 for each in output:
                     each.copy_(given)
@@ -275,7 +291,7 @@ def _alone(c10d, rank, size):
 
     def refuse(name):
         def call(self, *_, **__):
-            raise _needs(name)
+            raise _needs(why, name)
         return call
 
     for name in ("allreduce", "allreduce_coalesced", "reduce", "allgather_coalesced", "allgather_into_tensor_coalesced",
@@ -285,8 +301,8 @@ def _alone(c10d, rank, size):
     return Alone()
 
 
-def _needs(name):
-    return NeedsOthers(f"its set-up needs the other ranks' answer ({name})")
+def _needs(why, name):
+    return NeedsOthers(f"{why} ({name})")
 
 
 current = None  # of this process

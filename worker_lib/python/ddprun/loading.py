@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, IterableDataset, _utils, get_worker_inf
 def why_not(loader):
     """Why its batches cannot be given again; None: they can."""
     if not isinstance(loader, DataLoader):
-        is_iterator = iter(loader) is loader
+        is_iterator = hasattr(loader, "__next__")
         return (f"a batch of its {type(loader).__name__} cannot be given again: an iterator is at an end once"
                 if is_iterator else None)
     if type(loader).__iter__ is not DataLoader.__iter__:  # and may be ahead of the batch that it gives, or count its epochs
@@ -187,11 +187,11 @@ class _Skipping:
 
 def generators_of(loader):
     """The generators of its own that a loader draws from when it begins an epoch."""
-    generators = (getattr(each, "generator", None) for each in _samplers_of(loader))
+    generators = (getattr(each, "generator", None) for each in samplers_of(loader))
     return list(dict.fromkeys(each for each in generators if isinstance(each, torch.Generator)))  # each once
 
 
-def _samplers_of(loader):
+def samplers_of(loader):
     """The loader, and what it takes its order from."""
     found = [loader, getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)]
     return [each for each in (*found, getattr(found[-1], "sampler", None)) if each is not None]
@@ -201,7 +201,7 @@ def _samplers_of(loader):
 
 def how_it_begins(loader, generators):
     """Pickled: all generators, those of the loader's own, and the states or epochs of its samplers."""
-    samplers = [_state_of_sampler(each) for each in _samplers_of(loader)]
+    samplers = [_state_of_sampler(each) for each in samplers_of(loader)]
     return pickle.dumps((generators.now(), [each.get_state() for each in generators_of(loader)], samplers))
 
 
@@ -211,7 +211,7 @@ def begin_as(loader, generators, began):
     generators.restore(at_begin)
     for generator, state in zip(generators_of(loader), of_loader):
         generator.set_state(state)
-    for sampler, state in zip(_samplers_of(loader), samplers):
+    for sampler, state in zip(samplers_of(loader), samplers):
         if isinstance(state, dict):
             sampler.load_state_dict(state)
         elif state is not None:

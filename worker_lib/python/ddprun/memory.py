@@ -49,10 +49,10 @@ class Memory:
         """A loop over it begins."""
         why = loading.why_not(loader)
         if why is not None:
-            self._turn_off(why)
+            self.turn_off(why)
 
-    def _turn_off(self, why):
-        if self._every != sys.maxsize:
+    def turn_off(self, why, says=True):
+        if says and self._every != sys.maxsize:
             print(f"ddprun: no snapshots in memory from here on: {why}", file=sys.stderr, flush=True)
         self._every = sys.maxsize
 
@@ -64,9 +64,9 @@ class Memory:
 
     def keep(self, step, place, began, before, of_processes):
         """At the entry of this step."""
-        why = self._own.buffers.why_not()
+        why = self._own.buffers.why_not() or self._shared.why_not()
         if why is not None:
-            return self._turn_off(why)
+            return self.turn_off(why)
         self._last = step
         self._own.buffers.copy_to(lambda _: memoryview(self._data.numpy()), "memory")
         state = {"text": self._own.text((place, of_processes, self._parts_given), before), "data": self._data, "began": began}

@@ -54,7 +54,7 @@ def recovery_of(models, optimizers, parts, per_rank, given, unchanged, place):
     if link is None:
         return None
     why = None if in_place.is_there else "its package ddprun is of another version than the ddprun that has started it"
-    why = why or _why_not(models, optimizers, parts) or _why_not_pickled({**parts, **per_rank})
+    why = why or _why_not(models, optimizers, parts) or why_not_pickled({**parts, **per_rank})
     why = why or groups.why_not(next(models[0].parameters()).device.type)
     recovery = None if why is not None else Recovery(groups, link, models, optimizers, parts, per_rank, given, unchanged, place)
     if recovery is None or not recovery.begin():
@@ -104,7 +104,7 @@ def _why_not(models, optimizers, parts):
     return None
 
 
-def _why_not_pickled(parts):
+def why_not_pickled(parts):
     for name, part in parts.items():
         try:
             take_apart(part.state_dict())
@@ -149,6 +149,7 @@ class Recovery:
         self._at_first_entry = None  # a function: what a newcomer is given once more
         # ---- of this step
         self._before = None  # generators before its batch was loaded
+        self._at_effect = self._at_commit = None  # generators when that was written, and since then at the end of the block
         self._given = self._versions_given = None  # generators, parts and settings when it was given; versions of tensors
         self._of_processes = {}  # generators of the loader's processes before its batch was loaded
         self._states = {}  # the same now
@@ -189,7 +190,10 @@ class Recovery:
         versions = groups.ask_all("recoverable", torch.__version__)
         if len(set(versions)) > 1:
             return self.refuse(f"its ranks have different versions of torch ({', '.join(sorted(set(versions)))})")
-        self._settings = self._shared.settings()
+        try:
+            self._settings = self._shared.settings()
+        except Exception as error:  # the program's classes raise anything
+            return self.refuse(f"an option of a parameter group cannot be pickled ({type(error).__name__}: {error})")
         self._calls_at_commit = self._calls.value
         self._take_mirror(mirror.Mirror.make(_PLACES, self._own.buffers.size, _TEXT_BYTES_MIN))
         return True
@@ -254,6 +258,10 @@ class Recovery:
 
     def note_before_batch(self):
         self._before, self._of_processes = self._own.generators.now(), dict(self._states)
+        if self._at_commit is not None and self._place.steps > 0 and not self._own.generators.are_equal(self._at_commit, self._before):
+            self.refuse("random numbers are drawn between the block of a step and the next batch: draw them in the block, before "
+                        "backward()")
+        self._at_commit = None
 
     def note_given(self):
         own, shared = self._own, self._shared
@@ -262,6 +270,7 @@ class Recovery:
 
     def restore_given(self):
         """A step is made again from here."""
+        self._groups.show()
         generators, parts, settings = self._given
         if self._shared.settings() != settings:
             self._shared.set(settings)
@@ -371,14 +380,13 @@ class Recovery:
             name = agreement.tensors_in_attributes(optimizer)
             if why is None and name is not None:
                 why = f"its optimizer has tensors in an attribute ({type(optimizer).__name__}.{name}), which its state_dict() lacks"
-        if why is None and self._shared.has_sparse():
-            why = "its optimizer's state has sparse tensors (as momentum of an Embedding(sparse=True) is)"
+        why = why or self._shared.why_not()
         if why is not None:
             self.refuse(why)
         return why is not None
 
     def _values(self, frame):
-        return agreement.plain_values(agreement.frames_of(frame), self._optimizers, self._modules)
+        return agreement.plain_values(agreement.frames_of(frame), self._optimizers, self._modules, self._loader)
 
     def _agree_at_second_step(self, frame):
         """Which plain values are equal on all ranks, and that all parts are."""
@@ -455,6 +463,7 @@ class Recovery:
                 self._copy_from_now_on("its step changes the weights before a backward()")
         self._has_given = True
         self._write_own(True, self._states)
+        self._at_effect = self._own.written
 
     def _after_step(self, *_):
         if not self._is_in_step or self.is_off:
@@ -497,10 +506,13 @@ class Recovery:
             return "a step was left without its optimizer's step (break, return, continue?)"
         if self._calls.value == self._calls_at_entry and dist.get_world_size() > 1:
             return "its ranks do not call each other in a step"
+        self._at_commit = self._own.generators.now()
+        if self._has_given and not self._own.generators.are_equal(self._at_effect, self._at_commit):
+            return "random numbers are drawn after its backward() has begun: draw them before"
         if self._steps_made() < _OFFERS_AFTER and self._has_given:
             record = self._mirror.read(self._place.committed % 2 * 2 + 1, self._place.committed)
             if record is not None and not self._own.is_as_in(record):
-                return "random numbers are drawn, or buffers or parts are changed, after its backward() has begun"
+                return "buffers or parts are changed after its backward() has begun"
         return None
 
     def committed_step(self):
@@ -539,6 +551,7 @@ class Recovery:
             restore()
             self._shared.forget_unscaled()
             self._inputs_before = self._inputs_before or self._inputs
+            self._groups.hide()  # what follows the block must not call the others, which are at the entry
         self._aside, self._inputs = None, []
         return True
 

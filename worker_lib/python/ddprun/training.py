@@ -48,13 +48,16 @@ def make(model, optimizer, parts, per_rank, unchanged, memory_every, more_parts)
         parts[f"scaler of {len(parts)}"] = scaler
     given += [*optimizers, *parts.values()]
     place = Place()
+    from ddprun import recovery
     memory = None
     if memory_every > 0:
         from ddprun.memory import Memory
         from ddprun.worker_state import states_of
+        why = recovery.why_not_pickled({**parts, **per_rank})
+        if why is not None:
+            raise TypeError(f"memory_every cannot keep the state: {why}")
         memory = Memory(models, *states_of(models, optimizers, parts, per_rank), memory_every)
     found = memory.find() if memory is not None else None
-    from ddprun import recovery
     its = recovery.recovery_of(models, optimizers, parts, per_rank, given, tuple(unchanged), place)
     if its is None:
         device = next((each.device for module in models for each in module.parameters()), None)
@@ -71,7 +74,7 @@ def _unwrapped(optimizer):
     """(the optimizer of PyTorch's in a framework's wrapper, which has its state and no more; the wrapper's GradScaler)"""
     scaler = None
     while isinstance(its := getattr(optimizer, "optimizer", None), torch.optim.Optimizer):
-        if optimizer.state is not its.state or optimizer.param_groups is not its.param_groups:
+        if getattr(optimizer, "state", None) is not its.state or getattr(optimizer, "param_groups", None) is not its.param_groups:
             break
         optimizer, scaler = its, getattr(optimizer, "scaler", None) or scaler
     return optimizer, scaler
@@ -187,6 +190,7 @@ class Training:
         self._loop: weakref.ref | None = None
         self._resume: Resume | None = None
         self._has_epochs = self._is_again = False
+        self._epochs_given = 0
         self._began = b""
 
     # ---- for the program
@@ -204,8 +208,12 @@ class Training:
     @property
     def position(self) -> dict:
         """Where this rank is: for a checkpoint beside the states of model, optimizer and parts, one of each rank. It has the place
-        in the loops, what the order of the loader was drawn from, and the random numbers of PyTorch, Python and NumPy. Read it
-        between two steps."""
+        in the loops, what the order of the loader was drawn from, and the random numbers of PyTorch, Python and NumPy. It is read
+        in a loop over steps(), after the block of a step; elsewhere RuntimeError is raised."""
+        if self._step is None or self._step._state == "entered":
+            raise RuntimeError("training.position is read in a loop over training.steps(…), after the block of a step")
+        if not self._began:
+            raise RuntimeError("there is no training.position: the state of the loader's sampler cannot be read")
         return {"place": dataclasses.astuple(self._place), "began": self._began, "now": self._generators.pickled()}
 
     def start_at(self, position: dict) -> None:
@@ -213,12 +221,15 @@ class Training:
         takes the place of a rank has a place already, and keeps that."""
         if self._loop is not None or self._place.committed > 0 and self._resume is None and self._began:
             raise RuntimeError("start_at() comes before the first loop over training.steps(…)")
+        if self._at_first_entry is not None:
+            raise RuntimeError(f"the training goes on from step {self.committed}, which was in memory (memory_every): load a checkpoint "
+                               "and call start_at() only if training.committed is 0")
         if self._recovery is not None and self._recovery.has_taken_place:
             return
         committed, *place = position["place"]
         self._place.committed = committed
         generators = self._generators.unpickled(position["now"])
-        self._resume = Resume(tuple(place), position["began"] or None, generators, {}, lambda: None)
+        self._resume = Resume(tuple(place), position["began"], generators, {}, lambda: None)
         if self._recovery is not None:
             self._recovery.started_at()
 
@@ -240,12 +251,19 @@ class Training:
     def epochs(self, epochs: int | Iterable) -> Iterator:
         """Yields 0, 1, … up to `epochs`, or what an iterable has; begins where the training is to go on."""
         self._has_epochs = True
-        for index, epoch in enumerate(range(epochs) if isinstance(epochs, int) else epochs):
+        its = range(epochs) if hasattr(epochs, "__index__") else epochs
+        for index, epoch in enumerate(its, self._epochs_given):
+            self._epochs_given = index + 1
             resume = self._resuming()
             if resume is not None and index < resume.place[0]:
                 continue
             self._place.epoch, self._place.loop = index, 0
-            yield epoch
+            try:
+                yield epoch
+            except GeneratorExit:
+                if self._memory is not None:  # where another loop over epochs() begins would not be known
+                    self._memory.turn_off("its loop over training.epochs(…) was left by break, return or an exception", says=False)
+                raise
         if self._recovery is not None:
             self._recovery.withdraw()
 
@@ -273,8 +291,8 @@ class Training:
 
     def _go(self, loader: Any, per_step: int | None) -> Iterator[Step]:
         last = self._loop() if self._loop is not None else None
-        if last is not None:
-            last.close()
+        if last is not None and last.gi_frame is not None:
+            raise RuntimeError("a loop over training.steps(…) begins while one is not over (zip(), a loop in a loop): zip() the loaders")
         its = self._go_through(loader, per_step)
         self._loop = weakref.ref(its)  # it ends when the program leaves it
         return its
@@ -305,8 +323,8 @@ class Training:
             yield from self._give_all(batches, bar, per_step or 1)
         except GeneratorExit:
             if self._is_again:
-                recovery.exit_for("a loop over training.steps(…) was left (break, return) after a step that is made again: write "
-                                  "`if step.committed and …` before it is left")
+                recovery.exit_for("a loop over training.steps(…) was left (break, return, or an exception behind the block) after a step "
+                                  "that is made again: write `if step.committed:` before what follows the block")
             raise
         finally:
             self._end_loop()
@@ -359,12 +377,25 @@ class Training:
         """The batches of the loop, and how it began noted or put back."""
         recovery, generators = self._recovery, self._generators
         if resume is None:
-            self._began = loading.how_it_begins(loader, generators)
-            if not self._is_on() and self._memory is None:
+            self._began, why = b"", None
+            try:
+                self._began = loading.how_it_begins(loader, generators)
+            except Exception as error:  # the program's classes raise anything
+                why = f"the state of its loader's sampler cannot be read ({type(error).__name__}: {error})"
+            if why is not None and self._is_on():
+                recovery.refuse(why)
+            if why is not None and self._memory is not None:
+                self._memory.turn_off(why)
+            if not self._is_on() and (self._memory is None or why is not None or loading.why_not(loader) is not None):
                 return loader
             batches = loading.Batches(loader)
             self._states = batches.states
             return recovery.begin_loop(loader, batches, self._began) if self._is_on() else batches
+        why = loading.why_not(loader) if resume.place[2] > 0 else None
+        if why is not None:
+            raise RuntimeError(f"the training cannot go on from step {self._place.committed}: {why}")
+        if resume.place[2] > 0 and getattr(loader, "num_workers", 0) > 0 and not resume.of_processes:
+            print("ddprun: the position has no random numbers of the loader's processes: they begin anew", file=sys.stderr)
         self._began = resume.began
         loading.begin_as(loader, generators, resume.began)
         batches = loading.Batches(loader, resume.place[2] * batches_per_step, resume.of_processes)

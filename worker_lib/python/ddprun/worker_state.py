@@ -36,6 +36,12 @@ class Generators:
                 _state_of_numpy(numpy) if hasattr(numpy, "get_state") else None,
                 torch.cuda.get_rng_state(self._gpu).numpy().tobytes() if self._gpu is not None else None)
 
+    @staticmethod
+    def are_equal(one, other):
+        """If NumPy was loaded between them, its numbers are not compared."""
+        return all(its == others for number, (its, others) in enumerate(zip(one, other))
+                   if number != 2 or None not in (its, others))
+
     def restore(self, state):
         of_torch, of_python, of_numpy, of_gpu = state
         torch.set_rng_state(torch.frombuffer(bytearray(of_torch), dtype=torch.uint8))
@@ -153,7 +159,8 @@ class OwnState:
     def text(self, more, before):
         """What is written of it now beside the buffers; `more` and `before`, the generators as they were before a batch was
         loaded, are the caller's."""
-        return marshal.dumps((more, before, self.generators.now(), self.pickled_parts()))
+        self.written = self.generators.now()
+        return marshal.dumps((more, before, self.written, self.pickled_parts()))
 
     def pickled_parts(self):
         return pickle.dumps({name: part.state_dict() for name, part in self._parts.items()}) if self._parts else None
@@ -165,10 +172,7 @@ class OwnState:
     def is_as_in(self, record):
         text, data = record
         _, _, generators, parts = marshal.loads(text)
-        now = self.generators.now()
-        if generators[2] is None and now[2] is not None:
-            now = (*now[:2], None, now[3])  # NumPy was loaded meanwhile
-        return generators == now and self.buffers.are_as_in(data) and (parts is None or self._are_parts_as_in(parts))
+        return self.generators.are_equal(generators, self.generators.now()) and self.buffers.are_as_in(data) and (parts is None or self._are_parts_as_in(parts))
 
     def _are_parts_as_in(self, parts):
         now = {name: part.state_dict() for name, part in self._parts.items()}
@@ -301,9 +305,21 @@ class SharedState:
         return sum([each._version for each in self._parameters]) + sum(
             each._version for its in self._large.values() for each in its)
 
-    def has_sparse(self):
-        return any(isinstance(value, torch.Tensor) and value.layout != torch.strided
-                   for optimizer in self._optimizers for its in optimizer.state.values() for value in its.values())
+    def why_not(self):
+        """Why the optimizers' state, which is there after a step, cannot be carried; None: it can."""
+        for optimizer in self._optimizers:
+            for parameter, its in optimizer.state.items():
+                if not isinstance(parameter, torch.Tensor) or not isinstance(its, dict):
+                    return f"its optimizer has state that belongs to no parameter ({parameter!r})"
+                for name, value in its.items():
+                    if not isinstance(value, torch.Tensor):
+                        continue
+                    if value.layout != torch.strided:
+                        return "its optimizer's state has sparse tensors (as momentum of an Embedding(sparse=True) is)"
+                    if name != "step" and value.is_floating_point() and value.dtype != parameter.dtype:
+                        return (f"its optimizer's {name} is of another type than its parameter ({value.dtype}, {parameter.dtype}), "
+                                "which load_state_dict() changes")
+        return None
 
     def pieces(self, bytes_of_piece, pieces_max):
         """How many times sums() is asked, until all tensors are summed; equal on all ranks, whatever their state is."""
