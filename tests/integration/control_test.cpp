@@ -272,7 +272,8 @@ TEST_F(Control, StatusShowsHowFarWorkersAreAndWhyThereWereRestarts) {
   EXPECT_EQ(node.at("restart_totals").at(0).at("downtime_us"), node.at("downtime_us"));
   EXPECT_EQ(node.at("workers").at(0).at("progress").at("step"), 41);
   const Told told = ask({"status"});
-  EXPECT_THAT(told.out, ContainsRegex("restarts 1 of 3; start .* down after restarts: 1 worker failed "));
+  EXPECT_THAT(told.out,
+              ContainsRegex("restarts 1 of 3; start .* down after restarts: 1 worker failed "));
   EXPECT_THAT(told.out, HasSubstr("41 of 100"));
   EXPECT_THAT(told.out, ContainsRegex("RESTARTS  the latest\n.* round 1 .*ended with exit code 3"));
 }
