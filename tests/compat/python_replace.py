@@ -709,6 +709,36 @@ class Refused(unittest.TestCase):
         self.assertEqual(seen[2], seen[3])
         self.assertEqual((len(set(seen)), self.heard()), (4, []))
 
+    def test_a_large_part_that_a_lost_step_has_changed(self):
+        class Average:
+            """Has another tensor after each change, or tells a copy: no version of a tensor shows it."""
+
+            def __init__(self, copies):
+                self.value, self.copies = torch.zeros(100_000), copies
+
+            def state_dict(self):
+                return {"value": self.value.clone() if self.copies else self.value}
+
+            def load_state_dict(self, state):
+                self.value = state["value"]
+
+        average = Average(copies=True)
+        job = self.join(average=average)
+        self.train_with(job, average)
+        self.assert_said("between a batch and its step")
+        average = Average(copies=False)
+        job = self.join(average=average)
+        self.train_with(job, average)
+        self.assertEqual((average.value.unique().tolist(), job.committed, job._recovery._generation), ([4], 4, 1))
+        self.assertEqual(self.heard(), [])
+
+    def train_with(self, job, average):
+        for step in job.steps([1] * 4):
+            with step:
+                average.value = average.value + 1
+                self.lose(job)
+                self.make_step(torch.ones(1, 2))
+
     def test_a_call_behind_a_step_that_is_made_again(self):
         """The other ranks are at the entry of the step, and would take it for another call."""
         job, said = self.join(), []

@@ -327,7 +327,7 @@ class Recovery:
         self._calls_at_entry = self._calls.value
         self._has_stepped = self._has_given = False
         # What has changed the state before a call of a step may do so again.
-        self._aside = [(each, each.clone()) for each in self._shared.tensors()] if self._needs_copy else None
+        self._aside = [each.clone() for each in self._shared.tensors()] if self._needs_copy else None
         self._inputs, self._gave_gradients = [], []
         self._is_in_step = True
 
@@ -538,9 +538,8 @@ class Recovery:
             self.withdraw()
             return False
         if self._aside is not None:
-            with torch.no_grad():
-                for tensor, copy in self._aside:
-                    tensor.copy_(copy)
+            if not self._shared.put_back(self._aside):
+                return self.refuse("a rank was lost in a step in which its optimizer or a part has got other tensors")
         elif self._has_stepped:
             return self.refuse("a rank was lost in a call that follows the optimizer's step: make it after the step's block")
         elif self._shared.version_of_weights() != self._weights_at_entry:
@@ -636,8 +635,7 @@ class Recovery:
 
     def _take_entry(self, settings):
         """Schedulers and averages may be moved between two steps; the others are at an entry."""
-        if settings is not None:
-            self._shared.set(settings)
+        self._shared.set(settings)
         self._shared.forget_given()
 
     def _description(self, in_step):

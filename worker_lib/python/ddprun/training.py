@@ -219,7 +219,7 @@ class Training:
     def start_at(self, position: dict) -> None:
         """Before the first loop: epochs() and steps() begin where `position` was read, with its random numbers. A process that
         takes the place of a rank has a place already, and keeps that."""
-        if self._loop is not None or self._place.committed > 0 and self._resume is None and self._began:
+        if self._loop is not None:
             raise RuntimeError("start_at() comes before the first loop over training.steps(…)")
         if self._at_first_entry is not None:
             raise RuntimeError(f"the training goes on from step {self.committed}, which was in memory (memory_every): load a checkpoint "

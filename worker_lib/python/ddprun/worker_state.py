@@ -172,7 +172,8 @@ class OwnState:
     def is_as_in(self, record):
         text, data = record
         _, _, generators, parts = marshal.loads(text)
-        return self.generators.are_equal(generators, self.generators.now()) and self.buffers.are_as_in(data) and (parts is None or self._are_parts_as_in(parts))
+        return (self.generators.are_equal(generators, self.generators.now()) and self.buffers.are_as_in(data)
+                and (parts is None or self._are_parts_as_in(parts)))
 
     def _are_parts_as_in(self, parts):
         now = {name: part.state_dict() for name, part in self._parts.items()}
@@ -242,11 +243,11 @@ class SharedState:
     def __init__(self, parameters, optimizers, parts):
         self._parameters, self._optimizers = parameters, optimizers
         self._scalers = [each for each in parts.values() if isinstance(each, torch.amp.GradScaler)]
-        self._parts, self._large = parts, {}
+        self._parts, self._large = parts, {}  # by name; and how many bytes the tensors of a large one have
         for name, part in parts.items():
-            _, tensors = take_apart(part.state_dict())
-            if sum(each.nbytes for each in tensors) > _SMALL_PART_BYTES:
-                self._large[name] = tensors
+            size = sum(each.nbytes for each in take_apart(part.state_dict())[1])
+            if size > _SMALL_PART_BYTES:
+                self._large[name] = size
         self._given = {}  # tensors of large parts, as another rank has given them
 
     def settings(self):
@@ -286,6 +287,22 @@ class SharedState:
         """All of them, in an order that is equal on all ranks whose state has the same form."""
         return [*self._of_models(), *(each for name in self._large for each in self._large_tensors(name))]
 
+    def put_back(self, copies):
+        """These contents of tensors(), into the tensors that there are now: a step may have put others in their places. False: it
+        has put more or fewer there, and nothing was done."""
+        of_models = self._of_models()
+        counts = {name: len(self._large_tensors(name)) for name in self._large}
+        if len(of_models) + sum(counts.values()) != len(copies):
+            return False
+        rest = iter(copies)
+        with torch.no_grad():
+            for tensor, copy in zip(of_models, rest):
+                tensor.copy_(copy)
+        for name, count in counts.items():
+            plain, _ = take_apart(self._parts[name].state_dict())
+            self._parts[name].load_state_dict(put_together(plain, [next(rest) for _ in range(count)]))
+        return True
+
     def tensors_to_take(self):
         """After take_shape(): where another rank's tensors() are put, before set()."""
         return [*self._of_models(), *(each for name in self._large for each in self._given[name])]
@@ -301,9 +318,9 @@ class SharedState:
         return take_apart(self._parts[name].state_dict())[1]
 
     def version_of_weights(self):
-        """Grows with each change of a parameter, or of a tensor of a large part."""
-        return sum([each._version for each in self._parameters]) + sum(
-            each._version for its in self._large.values() for each in its)
+        """Differs after each change of a parameter, or of a large part, which may have other tensors by then."""
+        return (sum([each._version for each in self._parameters]),
+                [(each.data_ptr(), each._version) for name in self._large for each in self._large_tensors(name)])
 
     def why_not(self):
         """Why the optimizers' state, which is there after a step, cannot be carried; None: it can."""
@@ -324,7 +341,7 @@ class SharedState:
     def pieces(self, bytes_of_piece, pieces_max):
         """How many times sums() is asked, until all tensors are summed; equal on all ranks, whatever their state is."""
         size = sum(each.nbytes for each in self._parameters) * 3  # as with Adam's moments
-        size += sum(each.nbytes for its in self._large.values() for each in its)
+        size += sum(self._large.values())
         return max(1, min(pieces_max, -(-size // bytes_of_piece)))
 
     def sums(self, piece, pieces):
