@@ -64,7 +64,7 @@ class _Hooks:
             self.load_in_place()
 
     def load_in_place(self):
-        """What replacement in place needs in C (worker_lib/c10d/in_place.cpp); it has to be there before PyTorch."""
+        """What replacement in place needs in C (worker_lib/in_place/in_place.h); it has to be there before PyTorch."""
         import ctypes
         library, content, self.in_place = os.memfd_create("ddprun-in-place"), self.in_place, None
         try:

@@ -946,22 +946,23 @@ class Refused(unittest.TestCase):
             step = next(steps)
             with step as batch:
                 for place, is_there in ((0, True), (1, False)):
-                    record = recovery._mirror.read(number % 2 * 2 + place, number)
+                    record = recovery._record(number, place)
                     self.assertEqual(record is not None, is_there)
-                (position, *_), noted, restore = recovery._own.read(recovery._mirror.read(number % 2 * 2, number))
+                (position, *_), noted, restore = recovery._own.read(recovery._record(number, False))
                 self.assertEqual((position, noted), ((0, 0, number), before), "no batch was drawn")
                 if number == 6:  # other memory
                     norm().running_mean = norm().running_mean.clone()
                     norm().running_var.data = torch.ones(3)
                 self.make_step_with_a_call(job, batch[0])
                 now = recovery.generators.now()
-                self.assertTrue(recovery._own.is_as_in(recovery._mirror.read(number % 2 * 2 + 1, number)))
+                self.assertTrue(recovery._own.is_as_in(recovery._record(number, True)))
             self.assertTrue(step.committed)
-            self.assertEqual((job.committed, recovery._link._committed.value), (number + 1, number + 1))
+            committed = int.from_bytes(bytes(recovery._link._page)[928:936], sys.byteorder)  # worker_link.h
+            self.assertEqual((job.committed, committed), (number + 1, number + 1))
         torch.rand(1), random.random(), numpy.random.rand()
         weight = norm().running_mean.clone()
         norm().running_mean.zero_()
-        (position, *_), noted, restore = recovery._own.read(recovery._mirror.read(number % 2 * 2 + 1, number))
+        (position, *_), noted, restore = recovery._own.read(recovery._record(number, True))
         restore()
         self.assertEqual((position, noted), ((0, 0, number + 1), None))
         self.assertEqual(recovery.generators.now(), now)
@@ -984,7 +985,7 @@ class Refused(unittest.TestCase):
             words.words *= 16
             with step:
                 self.make_step(torch.ones(1, 2))
-                record = job._recovery._mirror.read(step.number % 2 * 2 + 1, step.number)
+                record = job._recovery._record(step.number, True)
                 self.assertTrue(job._recovery._own.is_as_in(record))
         self.assertEqual((len(words.words), self.heard()), (16 ** 6, []))
 

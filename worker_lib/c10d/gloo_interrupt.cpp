@@ -32,6 +32,8 @@
 #define DDPRUN_FAIL_PAIR \
   DDPRUN_TCP "4Pair23signalExceptionExternalERKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE"
 #define DDPRUN_CONNECTED_PAIR DDPRUN_TCP "4Pair15connectCallbackESt10shared_ptrINS1_6SocketEERKNS1_5ErrorE"
+// void signalException(std::exception_ptr)
+#define DDPRUN_FAILED_PAIR DDPRUN_TCP "4Pair15signalExceptionENSt15__exception_ptr13exception_ptrE"
 // clang-format on
 
 namespace ddprun::detail {
@@ -159,6 +161,7 @@ Buffers& buffers() {
   return *made;
 }
 std::uint64_t buffers_made = 0;  // std::atomic_ref
+std::uint64_t pairs_failed = 0;  // likewise
 
 }  // namespace
 
@@ -172,6 +175,7 @@ void interrupt_gloo(const std::string& why) {
 }
 
 const std::uint64_t* gloo_calls() { return &buffers_made; }
+const std::uint64_t* gloo_failures() { return &pairs_failed; }
 
 }  // namespace ddprun::detail
 
@@ -191,6 +195,7 @@ DDPRUN_SEEN void ddprun_end_gloo_pair(void* self) asm(DDPRUN_END_PAIR);
 // means a virtual function: so it must be even, also where the compiler saves space.
 DDPRUN_SEEN __attribute__((aligned(16))) void ddprun_connected_gloo_pair(
     void* self, void* socket, const void* error) asm(DDPRUN_CONNECTED_PAIR);
+DDPRUN_SEEN void ddprun_failed_gloo_pair(void* self, void* exception) asm(DDPRUN_FAILED_PAIR);
 
 void ddprun_make_gloo_buffer(void* self, const void* context, void* data, std::size_t size) {
   static auto* const next =
@@ -229,6 +234,12 @@ void ddprun_connected_gloo_pair(void* self, void* socket, const void* error) {
   static auto* const next = of_libtorch<void(void*, void*, const void*)>(DDPRUN_CONNECTED_PAIR);
   pairs().connected(self, [&] { next(self, socket, error); });
 }
+
+void ddprun_failed_gloo_pair(void* self, void* exception) {
+  static auto* const next = of_libtorch<void(void*, void*)>(DDPRUN_FAILED_PAIR);
+  std::atomic_ref(pairs_failed).fetch_add(1, std::memory_order_relaxed);
+  next(self, exception);
+}
 }
 
 bool ddprun::detail::can_interrupt_gloo() {
@@ -238,6 +249,7 @@ bool ddprun::detail::can_interrupt_gloo() {
   return fail_pair() != nullptr && fail_buffer() != nullptr &&
          of_libtorch<void()>(DDPRUN_MAKE_PAIR) != nullptr &&
          of_libtorch<void()>(DDPRUN_MAKE_BUFFER) != nullptr &&
+         of_libtorch<void()>(DDPRUN_FAILED_PAIR) != nullptr &&
          is_ours(DDPRUN_MAKE_PAIR, &ddprun_make_gloo_pair) &&
          is_ours(DDPRUN_MAKE_BUFFER, &ddprun_make_gloo_buffer);
 }

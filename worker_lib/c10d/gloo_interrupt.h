@@ -22,5 +22,8 @@ void interrupt_gloo(const std::string& why);
 // Grows with every call over Gloo that this process takes part in, by as many buffers as it needs, when the
 // call's turn comes: not yet with one that still waits behind others.
 const std::uint64_t* gloo_calls();
+// Grows with every connection over Gloo of this process that fails: its peer is gone, a call took too long, or
+// interrupt_gloo() ended it.
+const std::uint64_t* gloo_failures();
 
 }  // namespace ddprun::detail

@@ -305,14 +305,8 @@ void Recovery::run(const std::shared_ptr<Membership>& membership, const char* na
 
 void Recovery::write(std::int64_t step, Mirror::Moment moment, const std::string& bytes) {
   if (mirror_->write(step, moment, bytes)) return;
-  auto larger = Mirror::make(2 * bytes.size(), mirror_->setup());
-  for (const std::int64_t known : {step - 1, step}) {
-    for (const auto each : {Mirror::Moment::kEntry, Mirror::Moment::kEffect}) {
-      if (const auto state = mirror_->read(known, each)) larger->write(known, each, *state);
-    }
-  }
-  larger->write(step, moment, bytes);
-  mirror_ = std::move(larger);
+  mirror_ = mirror_->larger(step, 2 * bytes.size());
+  mirror_->write(step, moment, bytes);
   link_.send_mirror(mirror_->descriptor());
 }
 

@@ -74,6 +74,11 @@ std::unique_ptr<AgentLink> AgentLink::open(int socket_fd, int page_fd) {
       new AgentLink(std::move(socket), static_cast<link::Page*>(memory), std::move(mark)));
 }
 
+std::unique_ptr<AgentLink> AgentLink::adopt(int socket_fd, link::Page* page) {
+  return std::unique_ptr<AgentLink>(
+      new AgentLink(rdzv::UniqueFd(socket_fd), page, OwnerMark::make()));
+}
+
 AgentLink::AgentLink(rdzv::UniqueFd socket, link::Page* page, OwnerMark mark)
     : socket_(std::move(socket)), page_(page), mark_(std::move(mark)) {}
 
@@ -222,17 +227,17 @@ void AgentLink::committed(std::int64_t steps, std::uint32_t generation) {
 
 AgentLink::Place AgentLink::await_place() {
   for (;;) {
-    {
-      const std::scoped_lock lock(mutex_);
-      receive();
-      if (place_) {
-        supported_ &= ~link::kIsPrepared;
-        return *std::exchange(place_, std::nullopt);
-      }
-      if (!is_open_) ::_exit(0);
-    }
+    if (auto given = place()) return std::move(*given);
     wait_for_message(/*stop=*/-1);
   }
+}
+
+std::optional<AgentLink::Place> AgentLink::place() {
+  const std::scoped_lock lock(mutex_);
+  receive();
+  if (!place_ && !is_open_) ::_exit(0);
+  if (place_) supported_ &= ~link::kIsPrepared;
+  return std::exchange(place_, std::nullopt);
 }
 
 // All that has come, whichever thread it is for.

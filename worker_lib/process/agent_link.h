@@ -27,6 +27,8 @@ class AgentLink {
   // The descriptors as the variables give them. From here on they are this object's and closed at
   // an exec; a second open() in this process finds nothing.
   static std::unique_ptr<AgentLink> open(int socket_fd, int page_fd);
+  // The link of this process that a library for another language has opened and keeps, with its page.
+  static std::unique_ptr<AgentLink> adopt(int socket_fd, link::Page* page);
   ~AgentLink();
   AgentLink(const AgentLink&) = delete;
   AgentLink& operator=(const AgentLink&) = delete;
@@ -84,6 +86,8 @@ class AgentLink {
   // Waits until the agent gives this prepared standby its rank's place; ends the process if the link is
   // closed before.
   Place await_place();
+  // Likewise, without waiting. Nothing: it has not come.
+  std::optional<Place> place();
 
  private:
   AgentLink(rdzv::UniqueFd socket, link::Page* page, OwnerMark mark);

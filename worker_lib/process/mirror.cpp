@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -95,16 +96,29 @@ Mirror::State& Mirror::state(std::int64_t step, Moment moment) const {
                                    index * (State::kHead + state_bytes_));
 }
 
-bool Mirror::write(std::int64_t step, Moment moment, std::string_view bytes) {
+bool Mirror::write(std::int64_t step, Moment moment, std::span<const std::string_view> parts) {
   State& place = state(step, moment);
   place.turn.begin();
-  if (bytes.size() > state_bytes_) return false;
+  std::size_t size = 0;
+  for (const std::string_view each : parts) size += each.size();
+  if (size > state_bytes_) return false;
+  char* to = place.bytes();
+  for (const std::string_view each : parts) to = std::ranges::copy(each, to).out;
   place.step = step;
-  place.size = bytes.size();
-  place.checksum = checksum_of(bytes, step);
-  std::memcpy(place.bytes(), bytes.data(), bytes.size());
+  place.size = size;
+  place.checksum = checksum_of({place.bytes(), size}, step);
   place.turn.end();
   return true;
+}
+
+std::unique_ptr<Mirror> Mirror::larger(std::int64_t step, std::size_t state_bytes) const {
+  auto made = make(state_bytes, setup());
+  for (const std::int64_t each : {step - 1, step}) {
+    for (const Moment moment : {Moment::kEntry, Moment::kEffect}) {
+      if (const auto known = read(each, moment)) made->write(each, moment, *known);
+    }
+  }
+  return made;
 }
 
 std::optional<std::string> Mirror::read(std::int64_t step, Moment moment) const {

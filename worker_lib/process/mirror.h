@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -38,7 +39,13 @@ class Mirror {
   int descriptor() const { return memory_.get(); }  // -1: the program has closed it
 
   // False: it is larger than make() was told, and what was there before is gone.
-  bool write(std::int64_t step, Moment moment, std::string_view state);
+  bool write(std::int64_t step, Moment moment, std::string_view state) {
+    return write(step, moment, std::span(&state, 1));
+  }
+  // Likewise, a state in several parts.
+  bool write(std::int64_t step, Moment moment, std::span<const std::string_view> parts);
+  // One for states of at most so many bytes, with what this one has of `step` and the step before. Throws like make().
+  std::unique_ptr<Mirror> larger(std::int64_t step, std::size_t state_bytes) const;
   // Nothing: it was not written, or not whole.
   std::optional<std::string> read(std::int64_t step, Moment moment) const;
   std::string setup() const;

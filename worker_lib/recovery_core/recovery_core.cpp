@@ -24,8 +24,8 @@ Outcome give_up(std::string why) { return {Off{}, {Withdraw{}, Fail{}}, std::mov
 
 // ---- the loop
 
-Outcome on(const State& state, const Joined&) {
-  if (std::holds_alternative<SetUp>(state)) return {Between{}};
+Outcome on(const State& state, const Joined& joined) {
+  if (std::holds_alternative<SetUp>(state)) return {Between{.committed = joined.committed}};
   if (std::holds_alternative<Prepared>(state)) return {state, {TakePlace{}}};
   must(!std::holds_alternative<Regrouping>(state) && !std::holds_alternative<Taking>(state),
        "the set-up is over while the ranks regroup");
@@ -101,7 +101,7 @@ Outcome on(const State& state, const Regroup& regroup) {
         Off{},
         {Fail{}},
         "a rank was lost in a call that follows the optimizer's step: such a step cannot be made "
-        "again; make the call after Recoverable::step()"};
+        "again; make the call after the step of Recoverable, or after the block of a Python step"};
   }
   return std::visit(
       Overloaded{[](const Entering& where) { return Outcome{Regrouping{where}}; },

@@ -120,7 +120,9 @@ using State = std::variant<SetUp, Prepared, Entering, Between, InStep, Regroupin
 
 // ---- events
 
-struct Joined {};  // the set-up is over
+struct Joined {  // the set-up is over
+  std::int64_t committed = 0;  // steps of this training, by the same program before
+};
 struct Placed {};  // the agent has given this standby the place of its rank
 // A call outside of a step that waits for other ranks.
 struct CallBegins {

@@ -56,7 +56,7 @@ def _go_on():
 
 
 def _load_in_place():
-    """What replacement in place needs in C (worker_lib/c10d/in_place.cpp); it has to be there before PyTorch."""
+    """What replacement in place needs in C (worker_lib/in_place/in_place.h); it has to be there before PyTorch."""
     import ctypes
     if hasattr(_library(), "ddprun_gloo_calls"):
         return  # this zygote loads modules for the second time

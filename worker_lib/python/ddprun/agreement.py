@@ -5,7 +5,6 @@ Replicas are compared by what they hold. What they do not hold is looked for: ob
 and plain values (numbers, strings) of the program that were equal on all ranks when the training began, which a new process
 has as the set-up has left them."""
 
-import ctypes
 import random
 import sys
 import types
@@ -244,10 +243,9 @@ def _are_equal(one, other):
 
 def sum_of(tensor):
     """A checksum of its contents: two tensors that differ in any one element have different sums."""
-    stream_sum = in_place.stream_sum()
     its = tensor.detach()
     dense = (its.coalesce().to_dense() if its.is_sparse else its).cpu().contiguous()
-    return stream_sum(ctypes.c_void_p(dense.data_ptr()), dense.nbytes), tuple(its.shape), str(its.dtype)
+    return in_place.stream_sum(dense.data_ptr(), dense.nbytes), tuple(its.shape), str(its.dtype)
 
 
 def leaves(name, value, sums=True):

@@ -18,7 +18,6 @@ class Memory:
             raise ValueError("memory_every keeps what all ranks of a DistributedDataParallel have the same of: a model of another "
                              "kind is kept by ddprun.keep()")
         self._own, self._shared, self._every = own, shared, every
-        self._data = torch.empty(own.buffers.size, dtype=torch.uint8)
         self._last, self._parts_given = 0, None
 
     def find(self):
@@ -68,8 +67,8 @@ class Memory:
         if why is not None:
             return self.turn_off(why)
         self._last = step
-        self._own.buffers.copy_to(lambda _: memoryview(self._data.numpy()), "memory")
-        state = {"text": self._own.text((place, of_processes, self._parts_given), before), "data": self._data, "began": began}
+        text = self._own.text((place, of_processes, self._parts_given), before, self._own.generators.now())
+        state = {"text": text, "data": self._own.buffers.flat(), "began": began}
         shared = {"of": "recoverable", "shape": self._shared.shape(), "tensors": self._shared.tensors(),
                   "settings": self._shared.settings()}
         keeping.keep(step, state, shared)

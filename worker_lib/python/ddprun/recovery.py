@@ -1,23 +1,25 @@
 """Workers that are replaced in place: one dies, the others stay (ddprun.recoverable; worker_lib/README.md, "Replaced in place,
 in Python"). Imported by ddprun.recoverable() alone.
 
-    set-up ──recoverable()──▶ between steps ◀──a step──▶ in a step          any ──refuse──▶ off
+What this rank does is decided by recovery_core (worker_lib/recovery_core/recovery_core.h), which worker_lib's Recoverable asks,
+too; this file asks it, and does what it says. A Python program replays no calls, so between two steps the core is told of none.
 
-A step is committed on a rank when its block is over there. At most one step is committed on some ranks and not yet on
-others, because each step waits for all. A rank that is behind is given the state of the others: the entry of the next step.
+| state in the mirror | is written                                   | has                                               |
+|---------------------|----------------------------------------------|---------------------------------------------------|
+| entry of a step     | at its entry                                 | what only this rank has; random numbers are those |
+|                     |                                              | of when the step's batch was given                |
+| effect of a step    | when the model's gradients begin to be there | what only this rank has, as it is after the step  |
 
-| record of the mirror | is written                                   | has                                              |
-|----------------------|----------------------------------------------|--------------------------------------------------|
-| begin                | when a loop over steps begins                | what the loader draws its order from             |
-| entry of a step      | at its entry                                 | what only this rank has                          |
-| effect of a step     | when the model's gradients begin to be there | what only this rank has, as it is after the step |
+Both have how the loop over steps began, and where the step is in it.
 """
 
 import base64
+import dataclasses
 import functools
 import json
 import os
 import pickle
+import struct
 import sys
 import threading
 import zlib
@@ -26,16 +28,15 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from ddprun import agreement, in_place, mirror, training
-from ddprun.recovery_link import RecoveryLink
+from ddprun import agreement, in_place, training
 from ddprun.worker_state import layout_of, make_reducer_again, states_of, take_apart
 
 # From the failure of a call until the agent says what becomes of the round.
 _NEWS_LIMIT_S = 30
 # The buckets of DDP are those of all later steps from the second one on.
 _OFFERS_AFTER = 2
-_PLACES = 6  # in the mirror: entry and effect of an even and of an odd step, two begins
-_TEXT_BYTES_MIN = 32768
+_STATE_BYTES_MIN = 32768
+_SIZE = struct.Struct("=Q")
 # After a replacement replicas are compared within so many steps, with about so many bytes in each.
 _COMPARED_STEPS_MAX = 8
 _COMPARED_BYTES = 64 << 20
@@ -50,20 +51,19 @@ def recovery_of(models, optimizers, parts, per_rank, given, unchanged, place):
     groups = getattr(sys.modules.get("_ddprun_groups"), "current", None)
     if groups is None or "DDPRUN_REPLACES" not in os.environ:
         return None
-    link = RecoveryLink.of_process()
+    link = in_place.Link.of_process()
     if link is None:
         return None
-    why = None if in_place.is_there else "its package ddprun is of another version than the ddprun that has started it"
-    why = why or _why_not(models, optimizers, parts) or why_not_pickled({**parts, **per_rank})
+    why = _why_not(models, optimizers, parts) or why_not_pickled({**parts, **per_rank})
     why = why or groups.why_not(next(models[0].parameters()).device.type)
-    recovery = None if why is not None else Recovery(groups, link, models, optimizers, parts, per_rank, given, unchanged, place)
-    if recovery is None or not recovery.begin():
-        if why is not None:
-            link.refuse(why)
+    if why is not None:
+        link.refuse(why)
         if groups.is_prepared:
-            raise CannotRecover(why or recovery.refused)
+            raise CannotRecover(why)
         return None
-    return recovery
+    recovery = Recovery(groups, link, models, optimizers, parts, per_rank, given, unchanged, place)
+    recovery.begin()
+    return None if recovery.is_off else recovery
 
 
 def _why_not(models, optimizers, parts):
@@ -124,29 +124,28 @@ class Recovery:
         self._may_skip_steps = any(isinstance(each, torch.amp.GradScaler) for each in parts.values())
         self._all_given, self._unchanged = given, unchanged
         self._trained = [each.requires_grad for each in self._parameters]
-        self._calls = in_place.gloo_calls()
+        self._calls, self._failures = in_place.gloo_calls(), in_place.gloo_failures()
         self._place = place
         self._loader = None  # the one that this loop goes through
         self._generators_seen = []  # generators of random numbers that the program has when its first steps begin
-        self.refused = None
-        self.is_off = False  # refused or withdrawn
+        self._core = in_place.Core(groups.is_prepared)
         self.resume = None  # where a process that has taken a place begins
         self.has_taken_place = False
         self._mirror = None
-        self._begins = 0  # loops over steps that this rank has begun
+        self._began = b""  # how the loop over steps began that this rank is in
         self._first = place.committed  # step after recoverable()
         # ---- of this generation
         self._generation = 0
+        self._failures_before = 0  # of connections
         self._is_offered = False
-        self._lacks_state = False  # models, optimizers and parts are the set-up's: it has taken a place
-        self._is_torn = False  # its own is half another rank's
+        self._donor = None  # a _Donor, the last one
         self._layouts = [None] * len(models)  # the buckets that DDP has arranged
         self._equal_values = []  # names of plain values of the program that all ranks had the same of at their second step
         self._values_to_compare = 0  # times, since the last generation
         self._replicas_agreed = True  # since the last generation
         self._locals_at_entry = {}  # the locals among these values, at the first entry of this step
         self._compared = 0  # pieces of the replicas
-        self._at_first_entry = None  # a function: what a newcomer is given once more
+        self._at_first_entry = None  # a function: what this rank is given once more
         # ---- of this step
         self._before = None  # generators before its batch was loaded
         self._at_effect = self._at_commit = None  # generators when that was written, and since then at the end of the block
@@ -155,7 +154,7 @@ class Recovery:
         self._states = {}  # the same now
         self._settings = b""  # as they were when the last step was committed
         self._settings_at_entry = b""
-        self._is_in_step = self._has_stepped = self._has_given = self._was_ended = False
+        self._is_in_block = self._has_stepped = self._has_given = self._was_ended = False
         self._calls_at_commit = self._calls_at_entry = self._calls_at_step = self._between = 0
         self._weights_at_entry = 0
         self._gives_buffers = [True] * len(models)
@@ -168,10 +167,39 @@ class Recovery:
     def generators(self):
         return self._own.generators
 
+    @property
+    def is_off(self):
+        """Refused or withdrawn."""
+        return self._core.state == "Off"
+
+    def _perform(self, actions):
+        for name, numbers in actions:
+            if name == "TakePlace":
+                self._take_place()
+            elif name == "NoteEntry":
+                self._write_own(False, self._of_processes, self._before, self._given[1])
+            elif name == "Restore":
+                self._restore(*numbers)
+            elif name == "TellRegrouped":
+                self._place.committed = numbers[0]
+                self._link.committed(numbers[0], 0)
+                self._link.regrouped(self._generation)
+            elif name == "TellCommitted":
+                self._place.committed = numbers[0]
+                self._link.committed(numbers[0], self._generation)
+            elif name == "TellRefused":
+                self._link.refuse(self._core.why)
+            elif name == "Withdraw":
+                self._link.withdraw()
+            elif name == "Fail":
+                raise CannotRecover(self._core.why)
+            elif name != "ForgetCalls":
+                raise AssertionError(f"recovery_core wants {name} of a Python program")
+
     # ---- recoverable()
 
     def begin(self):
-        """False: it was refused."""
+        """Afterwards it is off if it was refused."""
         groups, link = self._groups, self._link
         why = self._own.buffers.why_not()
         if why is not None:
@@ -185,8 +213,7 @@ class Recovery:
             optimizer.register_step_post_hook(self._after_step)
         groups.on_refused = self.refuse
         if groups.is_prepared:
-            self._take_place()
-            return True
+            return self._perform(self._core.joined(0))
         versions = groups.ask_all("recoverable", torch.__version__)
         if len(set(versions)) > 1:
             return self.refuse(f"its ranks have different versions of torch ({', '.join(sorted(set(versions)))})")
@@ -194,24 +221,23 @@ class Recovery:
             self._settings = self._shared.settings()
         except Exception as error:  # the program's classes raise anything
             return self.refuse(f"an option of a parameter group cannot be pickled ({type(error).__name__}: {error})")
-        self._calls_at_commit = self._calls.value
-        self._take_mirror(mirror.Mirror.make(_PLACES, self._own.buffers.size, _TEXT_BYTES_MIN))
-        return True
-
-    def _take_mirror(self, its):
-        self._mirror = its
-        self._own.buffers.forget_mirror()
+        self._calls_at_commit, self._failures_before = self._calls.value, self._failures.value
+        try:
+            self._mirror = in_place.Mirror.make(self._own.buffers.size + _STATE_BYTES_MIN, self._own.buffers.set_up())
+        except OSError as error:
+            self.refuse(str(error))
 
     def _take_place(self):
         _warm_up(self._parameters[0].device)
         descriptor = self._link.await_place()
         os.environ.pop("DDPRUN_PREPARED")
         self._groups.take_place()
-        self._take_mirror(mirror.Mirror.open(descriptor, _PLACES, self._own.buffers.size))
-        if self._mirror is None:
-            raise CannotRecover("what was handed over is not the mirror of a worker with the same buffers")
-        self.has_taken_place = self._lacks_state = True
+        self._mirror = in_place.Mirror.open(descriptor)
+        if self._mirror.set_up() != self._own.buffers.set_up():
+            raise CannotRecover("the worker whose place this process takes has a model with other buffers")
+        self.has_taken_place = True
         self._listen()
+        self._perform(self._core.placed())
         self._recover()
         self._link.offer(self._mirror.descriptor)
         self._is_offered = True
@@ -220,16 +246,11 @@ class Recovery:
         self._link.listen(self._groups.shut)
 
     def refuse(self, why):
-        if not self.is_off:
-            self.refused, self.is_off = why, True
-            self._link.refuse(why)
+        self._perform(self._core.refused(why))
         return False
 
     def withdraw(self):
-        if not self.is_off:
-            self.is_off = True
-            if self._is_offered:
-                self._link.withdraw()
+        self._perform(self._core.left())
 
     def end_for(self, why):
         """All ranks begin anew: going on would be wrong."""
@@ -250,10 +271,7 @@ class Recovery:
 
     def begin_loop(self, loader, batches, began):
         """The batches' iterator, with how the loop began noted."""
-        self._loader, self._states = loader, batches.states
-        self._begins += 1
-        number = self._place.epoch << 20 | self._place.loop
-        self._write(4 + self._begins % 2, number, pickle.dumps((began, self._begins)))
+        self._loader, self._states, self._began = loader, batches.states, began
         return batches
 
     def note_before_batch(self):
@@ -280,60 +298,73 @@ class Recovery:
 
     # ---- a step
 
-    def _write(self, place, number, text, copy=None):
-        if self._mirror.write(place, number, text, copy):
-            return
-        larger = mirror.Mirror.make(_PLACES, self._own.buffers.size, 2 * len(text))
-        larger.copy_from(self._mirror)
-        self._take_mirror(larger)
-        if self._is_offered:
-            self._link.send_mirror(larger.descriptor)
-        larger.write(place, number, text, copy)
-
     def _write_own(self, is_effect, of_processes, before=None, parts_given=None):
-        """What only this rank has, as it is now: of the entry or of the effect of this step."""
+        """What only this rank has, of the entry or of the effect of this step, as it is now, but for random numbers at the entry."""
         why = self._own.buffers.why_not()
         if why is not None:
             return self.refuse(why)
-        place = self._place.committed % 2 * 2 + is_effect
         epoch, loop, steps = self._place.in_loops()
-        text = self._own.text(((epoch, loop, steps + is_effect), of_processes, parts_given), before)
-        self._write(place, self._place.committed, text, lambda: self._own.buffers.copy_to(self._mirror.data, place))
+        generators = self._given[0]
+        if is_effect:
+            generators = self._at_effect = self._own.generators.now()
+        text = self._own.text(((epoch, loop, steps + is_effect), of_processes, parts_given, self._began), before, generators)
+        flat = self._own.buffers.flat()
+        if self._mirror.write(self._place.committed, is_effect, _SIZE.pack(len(text)) + text, flat.data_ptr(), flat.nbytes):
+            if self._is_offered:
+                self._link.send_mirror(self._mirror.descriptor)
+
+    def _record(self, step, is_effect):
+        """What _write_own() wrote, for OwnState; None: it was not written, or not whole."""
+        state = self._mirror.read(step, is_effect)
+        if state is None:
+            return None
+        [size] = _SIZE.unpack_from(state)
+        return state[_SIZE.size:_SIZE.size + size], state[_SIZE.size + size:]
 
     def enter(self, frame):
-        self._is_in_step = self._was_ended = False
+        if self._core.state == "SetUp":
+            self._perform(self._core.joined(self._place.committed))
+        self._was_ended = False
         self._between = self._calls.value - self._calls_at_commit
         if self._at_first_entry is None and (self._shared.version_of_weights(), self._own.buffers.versions()) != self._versions_given:
             return self.refuse("weights, buffers or a large part are changed between a batch and its step: change them in the block of "
                                "the step, or after it")
-        if not self._is_usual() or self._is_lost():
-            self._before_entry(frame)
-            if self.is_off:
-                return
-        self._settings_at_entry = self._shared.settings()
-        if self._inputs_before is None and self._equal_values:
-            self._locals_at_entry = agreement.locals_among(agreement.frames_of(frame), self._equal_values)
-        self._write_own(False, self._of_processes, self._before, self._given[1])
+        if self._between > 0 and self._steps_made() == 0 and self._generation == 0:
+            return self.refuse("its ranks call each other between recoverable() and the first step")
+        if self._generation == 0 and self._steps_made() < _OFFERS_AFTER and self._refuse_what_is_not_given(frame):
+            return
+        is_again = self._core.state == "InStep"
+        if not is_again:
+            if self._is_lost():
+                self._recover()
+            self._perform(self._core.step_begins())
+        self._give_once_more()
         if self.is_off:
             return
-        if self._is_due():
-            descriptor = self._mirror.descriptor
-            if descriptor is None:
-                return self.refuse("it closes descriptors that ddprun has opened")
-            self._link.offer(descriptor)
-            self._is_offered = True
+        self._settings_at_entry = self._shared.settings()
         self._gives_buffers = [each.require_forward_param_sync for each in self._models]
         self._weights_at_entry = self._shared.version_of_weights()
-        self._calls_at_entry = self._calls.value
         self._has_stepped = self._has_given = False
+        if self._inputs_before is None and self._equal_values:
+            self._locals_at_entry = agreement.locals_among(agreement.frames_of(frame), self._equal_values)
+        if not self._is_usual():
+            self._agree_at_entry(frame)
+            if self.is_off:
+                return
         # What has changed the state before a call of a step may do so again.
         self._aside = [each.clone() for each in self._shared.tensors()] if self._needs_copy else None
+        self._calls_at_entry = self._calls.value
         self._inputs, self._gave_gradients = [], []
-        self._is_in_step = True
+        self._is_in_block = True
+
+    def _give_once_more(self):
+        if self._at_first_entry is not None:
+            restore, self._at_first_entry = self._at_first_entry, None
+            restore()
 
     def _is_usual(self):
         return (self._is_offered and not self._groups.old and self.resume is None and self._replicas_agreed
-                and self._at_first_entry is None and self._values_to_compare == 0)
+                and self._values_to_compare == 0)
 
     def _steps_made(self):
         return self._place.committed - self._first
@@ -344,17 +375,13 @@ class Recovery:
     def _is_lost(self):
         return self._link.wanted > self._generation
 
-    def _before_entry(self, frame):
-        """Its step is not as usual: it is not offered yet, or begins a generation."""
-        if self._between > 0 and self._steps_made() == 0 and self._generation == 0:
-            return self.refuse("its ranks call each other between recoverable() and the first step")
-        if self._generation == 0 and self._steps_made() < _OFFERS_AFTER and self._refuse_what_is_not_given(frame):
-            return
-        if self._is_lost():
-            self._recover()
-        if self._at_first_entry is not None:
-            restore, self._at_first_entry = self._at_first_entry, None
-            restore()
+    def skipped(self):
+        """A step is skipped."""
+        if self._core.state == "InStep":
+            self.end_for(f"step {self._place.committed} is made again after a rank was lost, and is skipped this time")
+
+    def _agree_at_entry(self, frame):
+        """Its step is not as usual: recovery is not offered yet, or a generation begins."""
         if self._generation == 0 and self._steps_made() == 1:
             self._agree_at_second_step(frame)
             if self.is_off:
@@ -370,7 +397,12 @@ class Recovery:
                     raise
                 self._recover()
         if self._is_due():
+            descriptor = self._mirror.descriptor
+            if descriptor < 0:
+                return self.refuse("it closes descriptors that ddprun has opened")
             self._listen()
+            self._link.offer(descriptor)
+            self._is_offered = True
 
     def _refuse_what_is_not_given(self, frame):
         """Before the first two steps; the state of an optimizer is there in the second."""
@@ -430,7 +462,7 @@ class Recovery:
     # ---- hooks in a step
 
     def _before_forward(self, ddp, arguments, options):
-        if not self._is_in_step or self.is_off or not torch.is_grad_enabled():
+        if not self._is_in_block or self.is_off or not torch.is_grad_enabled():
             return
         number = len(self._inputs)
         self._inputs.append(agreement.Inputs((arguments, options)))
@@ -440,7 +472,7 @@ class Recovery:
                          "something that recoverable() was not given")
 
     def _after_forward(self, ddp, arguments, output):
-        if not self._is_in_step or self.is_off or not torch.is_grad_enabled():
+        if not self._is_in_block or self.is_off or not torch.is_grad_enabled():
             return
         self._has_given = False
         for each in (output,) if isinstance(output, torch.Tensor) else torch.utils._pytree.tree_leaves(output):
@@ -449,7 +481,7 @@ class Recovery:
 
     def _before_gradients(self, ddp, _):
         """Before the first of them is given to the other ranks."""
-        if self._has_given or not self._is_in_step or self.is_off:
+        if self._has_given or not self._is_in_block or self.is_off:
             return
         if self._is_lost() and (not self._has_stepped or self._aside is not None):
             self._was_ended = True
@@ -463,10 +495,9 @@ class Recovery:
                 self._copy_from_now_on("its step changes the weights before a backward()")
         self._has_given = True
         self._write_own(True, self._states)
-        self._at_effect = self._own.written
 
     def _after_step(self, *_):
-        if not self._is_in_step or self.is_off:
+        if not self._is_in_block or self.is_off:
             return
         self._note_calls_after_step()
         self._has_stepped, self._calls_at_step = True, self._calls.value
@@ -488,7 +519,7 @@ class Recovery:
 
     def check_step(self):
         """Before it is committed."""
-        if not self._is_in_step and not self._was_ended:
+        if not self._is_in_block and not self._was_ended:
             return
         self._note_calls_after_step()
         why = self._why_not_commit()
@@ -510,63 +541,58 @@ class Recovery:
         if self._has_given and not self._own.generators.are_equal(self._at_effect, self._at_commit):
             return "random numbers are drawn after its backward() has begun: draw them before"
         if self._steps_made() < _OFFERS_AFTER and self._has_given:
-            record = self._mirror.read(self._place.committed % 2 * 2 + 1, self._place.committed)
+            record = self._record(self._place.committed, True)
             if record is not None and not self._own.is_as_in(record):
                 return "buffers or parts are changed after its backward() has begun"
         return None
 
     def committed_step(self):
-        self._is_in_step = False
+        self._is_in_block = False
         self._aside, self._inputs, self._inputs_before = None, [], None
-        self._link.committed(self._place.committed)
+        self._perform(self._core.step_over())
         self._calls_at_commit = self._calls.value
-        self._link.tell_commit(self._generation)
         if self._groups.old:
             self._groups.forget_old()
         self._settings = self._shared.settings()
 
     def fail(self, error):
         """True: the group is made again, and the error forgotten."""
-        was_in_step, self._is_in_step, self._was_ended = self._is_in_step, False, False
-        if not was_in_step or not self._is_offered:
-            return False
-        if isinstance(error, CannotRecover):
+        was_in_block, self._is_in_block, self._was_ended = self._is_in_block, False, False
+        if not was_in_block:
             return False
         if not isinstance(error, Exception) or not self._is_of_loss(error):
             return self.refuse(f"a step was left by an exception of the program ({type(error).__name__})")
-        if not self._link.await_news(self._generation, _NEWS_LIMIT_S):
+        if isinstance(error, CannotRecover):
+            return False
+        if not self._is_offered or not self._link.await_news(self._generation, _NEWS_LIMIT_S):
             self.withdraw()
             return False
         if self._aside is not None:
             if not self._shared.put_back(self._aside):
                 return self.refuse("a rank was lost in a step in which its optimizer or a part has got other tensors")
-        elif self._has_stepped:
-            return self.refuse("a rank was lost in a call that follows the optimizer's step: make it after the step's block")
-        elif self._shared.version_of_weights() != self._weights_at_entry:
+        elif not self._has_stepped and self._shared.version_of_weights() != self._weights_at_entry:
             return self.refuse("a rank was lost in a step that had changed the weights, or a large part, before (an optimizer with "
                                "several backwards?)")
-        if not self._recover(error):  # restore_given() follows
-            _, _, restore = self._own.read(self._mirror.read(self._place.committed % 2 * 2, self._place.committed))
-            restore()
-            self._shared.forget_unscaled()
+        self._recover(error)
+        if self._core.state == "InStep":
             self._inputs_before = self._inputs_before or self._inputs
             self._groups.hide()  # what follows the block must not call the others, which are at the entry
         self._aside, self._inputs = None, []
         return True
 
     def _is_of_loss(self, error):
-        return _is_of_connection(error) or self._is_lost()
+        return isinstance(error, dist.DistError) or self._failures.value != self._failures_before or self._is_lost()
 
     # ---- a generation
 
     def _recover(self, error=None):
-        """Makes the groups again. True: this rank was given the step that it had not committed."""
-        in_step = error is not None
+        """Makes the groups again."""
         while True:
             wanted = self._link.wanted
+            self._perform(self._core.regroup(self._has_stepped and self._aside is None))
             try:
                 with self._groups.made_again(wanted, lambda: self._link.wanted > wanted) as making:
-                    was_given_step = self._agree(making, in_step)
+                    resumed = self._agree(making)
                 break
             except CannotRecover:
                 self.withdraw()
@@ -576,131 +602,140 @@ class Recovery:
                 if not self._link.await_news(wanted, _NEWS_LIMIT_S):
                     self.withdraw()
                     raise error or failure
-        self._generation = wanted
+        self._generation, self._failures_before = wanted, self._failures.value
         self._values_to_compare, self._replicas_agreed, self._compared = 2, False, 0
-        self._link.committed(self._place.committed)
-        self._link.regrouped(wanted)
-        return was_given_step
+        self._perform(resumed)
 
-    def _agree(self, making, in_step):
-        lacks, place = self._lacks_state, self._place
-        has_state = not lacks and not self._is_torn
-        words = making.ask_all(json.dumps([torch.__version__, has_state, place.committed, in_step, self._between]))
+    def _agree(self, making):
+        """What is to be done when the group is there, in which the ranks that needed it have the donor's state."""
+        mine = self._core.place()
+        words = making.ask_all(json.dumps([torch.__version__, self._between, mine.numbers()]))
         told = [json.loads(word) for word in words]
-        versions = {each.pop(0) for each in told}
+        versions = {version for version, _, _ in told}
         if len(versions) > 1:
             raise CannotRecover(f"a rank has another version of torch ({', '.join(sorted(versions))})")
-        top = max(each[:3] for each in told)
-        source = [each[:3] for each in told].index(top)
-        any_has_state, committed, _ = top
-        if not any_has_state:
-            raise CannotRecover("no rank is left that has the state of the training")
-        is_behind = not lacks and place.committed < committed
-        if is_behind and not in_step:
-            raise CannotRecover("this rank is behind the others by a step that waits for none")
+        places = [in_place.Place(*numbers) for _, _, numbers in told]
+        actions = self._core.met(places, self._groups.rank)
+        if self._core.state != "Taking":
+            self._perform(actions)  # there is no plan
+        [(_, (source, needs, _))] = actions
+        _, ranks = in_place.who_needs_state(places)
+        is_in_step = places[source].is_in_step != 0
         if source == self._groups.rank:
-            making.tell(self._description(in_step))
+            making.tell(pickle.dumps(self._as_donor(is_in_step)))
         group = making.group()
         if [each.requires_grad for each in self._parameters] != self._trained:
             raise CannotRecover("which parameters are trained has changed since recoverable()")
-        (self._layouts, have_gradients, settings, at_entry, shape, gives_buffers, modes, self._equal_values, donors_place,
-         self._needs_copy) = pickle.loads(making.told())
-        self._is_torn = self._is_torn or is_behind
-        needs = lacks or self._is_torn
+        donor = self._donor = pickle.loads(making.told())
+        self._layouts, self._equal_values, self._needs_copy = donor.layouts, donor.equal_values, donor.needs_copy
         if needs:
-            if not self._shared.has_groups_of(settings):
+            if not self._shared.has_groups_of(donor.settings):
                 raise CannotRecover("parameter groups were added to the optimizer after recoverable()")
-            self._shared.take_shape(shape)
-        self._shared.give(group, source, [rank for rank, each in enumerate(told) if not each[0] or each[1] < committed])
+            self._shared.take_shape(donor.shape)
+        self._shared.give(group, source, ranks)
         if needs:
-            self._settings = settings
-            self._shared.set(settings)
+            self._settings = donor.settings
+            self._shared.set(donor.settings)
         at = 0
-        for ddp, layout, gives in zip(self._models, self._layouts, gives_buffers):
+        for ddp, layout, gives in zip(self._models, donor.layouts, donor.gives_buffers):
             count = len(list(ddp.parameters()))
-            make_reducer_again(ddp, group, layout, have_gradients[at:at + count])
+            make_reducer_again(ddp, group, layout, donor.have_gradients[at:at + count])
             at += count
             # As the last step left it: a step that is made again may have been left between two backwards of which one gives nothing.
             ddp.require_forward_param_sync = gives
         self._calls_at_commit = self._calls.value
-        if lacks:
-            place.committed = committed
-            between = max(each[3] for each in told if each[:2] == top[:2])
-            self.resume = self._where_to_begin(committed, between, modes, at_entry, donors_place)
-        elif is_behind:
-            place.committed = committed
-            self._at_first_entry = lambda: self._take_entry(at_entry)
-        self._lacks_state = self._is_torn = False
-        return is_behind
+        if mine.holds == in_place.HOLDS_NOTHING:
+            return self._took_place(places[source].committed, max(
+                between for (_, between, _), its in zip(told, places) if its.numbers()[:2] == places[source].numbers()[:2]))
+        if mine.committed < places[source].committed:
+            self._at_first_entry = self._take_donors_entry  # an older one is of the state that this rank had before
+        return self._core.took(False, False, False)
 
-    def _take_entry(self, settings):
+    def _took_place(self, committed, calls_between):
+        has = self._mirror.has
+        has_entry = has(committed, False)
+        if not has_entry and calls_between > 0:
+            raise CannotRecover("a rank was lost between two steps, between which the ranks call each other")
+        return self._core.took(has_entry, has(committed - 1, False), has(committed - 1, True))
+
+    def _restore(self, step, is_effect, with_replicated):
+        """What only this rank has, of this moment of a step."""
+        state = self._core.state
+        if state == "Entering" and step < self._place.committed:
+            # The loops of a Python program may begin behind a step: that step is over at once.
+            return self._perform(self._core.step_begins())
+        if state == "Entering" or is_effect:
+            self.resume = self._where_to_begin(step, is_effect)
+        elif with_replicated:  # the step is made again; restore_given() follows
+            _, _, restore = self._own.read(self._record(step, is_effect))
+            restore()
+            self._shared.forget_unscaled()
+        # else: a newcomer at its first step, see _where_to_begin()
+
+    def _take_donors_entry(self):
         """Schedulers and averages may be moved between two steps; the others are at an entry."""
-        self._shared.set(settings)
+        self._shared.set(self._donor.at_entry)
         self._shared.forget_given()
 
-    def _description(self, in_step):
-        """Pickled: buckets, which parameters have gradients, settings, the same at the entry that this rank is at, the form of
-        the tensors, whether the next forward gives the buffers, which modules train, names of values that all ranks had the
-        same of, the place of the entry, whether the state is copied at each entry."""
-        have_gradients = [each.grad is not None for each in self._parameters]
-        gives_buffers = self._gives_buffers if in_step else [each.require_forward_param_sync for each in self._models]
-        modes = [each.training for ddp in self._models for each in ddp.modules()]
-        at_entry = self._settings_at_entry if in_step else self._shared.settings()
-        layouts = [layout_of(ddp) or layout for ddp, layout in zip(self._models, self._layouts)]
-        return pickle.dumps((layouts, have_gradients, self._settings, at_entry, self._shared.shape(), gives_buffers, modes,
-                             self._equal_values, self._place.in_loops(), self._needs_copy))
+    def _as_donor(self, is_in_step):
+        return _Donor(
+            layouts=[layout_of(ddp) or layout for ddp, layout in zip(self._models, self._layouts)],
+            have_gradients=[each.grad is not None for each in self._parameters],
+            settings=self._settings,
+            at_entry=self._settings_at_entry if is_in_step else self._shared.settings(),
+            shape=self._shared.shape(),
+            gives_buffers=self._gives_buffers if is_in_step else [each.require_forward_param_sync for each in self._models],
+            modes=[each.training for ddp in self._models for each in ddp.modules()],
+            equal_values=self._equal_values,
+            place=self._place.in_loops(),
+            needs_copy=self._needs_copy)
 
-    def _where_to_begin(self, committed, calls_between, modes, at_entry, donors_place):
+    def _where_to_begin(self, step, is_effect):
         """Where the loops of a newcomer begin. It makes up for what follows the last step of the process whose place it takes."""
-        own = self._own
-        entered = self._mirror.read(committed % 2 * 2, committed)
-        ended = self._mirror.read((committed - 1) % 2 * 2 + 1, committed - 1)
-        if entered is None and ended is None:
-            raise CannotRecover(f"the worker whose place this is has left no whole state of step {committed}")
-        if entered is None and calls_between > 0:
-            raise CannotRecover("a rank was lost between two steps, between which the ranks call each other")
-        (place, of_processes, parts_given), before, restore_own = own.read(entered or ended)
+        own, donor = self._own, self._donor
+        (place, of_processes, parts_given, began), before, restore_own = own.read(self._record(step, is_effect))
 
         def set_modes():
-            for module, trains in zip((each for ddp in self._models for each in ddp.modules()), modes):
+            for module, trains in zip((each for ddp in self._models for each in ddp.modules()), donor.modes):
                 module.training = trains
 
         def restore():
             set_modes()
             restore_own()
-            if entered is not None:
+            if not is_effect:
                 own.restore_parts(parts_given)
 
         def at_first_entry():
-            self._take_entry(at_entry)
-            if entered is not None:  # after what the program does on its way there
+            self._take_donors_entry()
+            if not is_effect:  # after what the program does on its way there
                 set_modes()
-                restore_own()
+                restore_own(with_generators=False)
 
         self._at_first_entry = at_first_entry
-        began = self._how_it_began(place)
-        if entered is None and place[:2] != tuple(donors_place)[:2]:
+        if is_effect and place[:2] != tuple(donor.place)[:2]:
             return training.Resume(place, None, None, {}, restore)
-        if began is None:
-            raise CannotRecover("the worker whose place this is has not noted how its loop over steps began")
         return training.Resume(place, began, before, of_processes, restore)
 
-    def _how_it_began(self, place):
-        record = self._mirror.read(4, place[0] << 20 | place[1]) or self._mirror.read(5, place[0] << 20 | place[1])
-        if record is None:
-            return None
-        began, self._begins = pickle.loads(record[0])
-        return began
+
+@dataclasses.dataclass
+class _Donor:
+    """What the rank that gives its state tells the others beside the tensors."""
+    layouts: list  # buckets of each model
+    have_gradients: list  # of each parameter
+    settings: bytes
+    at_entry: bytes  # settings, where that rank is
+    shape: tuple  # of the tensors
+    gives_buffers: list  # of each model: whether the next forward gives the buffers
+    modes: list  # of each module: whether it trains
+    equal_values: list  # names of values that all ranks had the same of
+    place: tuple  # in the loops
+    needs_copy: bool  # the state is copied at each entry
 
 
 def _all_gather(value):
     found = [None] * dist.get_world_size()
     dist.all_gather_object(found, value)
     return found
-
-
-def _is_of_connection(error):
-    return isinstance(error, dist.DistError) or isinstance(error, RuntimeError) and "gloo" in str(error)
 
 
 def _warm_up(device):

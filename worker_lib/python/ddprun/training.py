@@ -174,7 +174,7 @@ class Step:
         if self._state != "given":
             raise RuntimeError(f"step {self.number} is {self._state} already and cannot be skipped")
         self._state = "skipped"
-        self._training._place.steps += 1
+        self._training._skip()
 
 
 class Training:
@@ -430,6 +430,11 @@ class Training:
         place = self._place
         if self._memory is not None and self._memory.is_due(place.committed):
             self._memory.keep(place.committed, place.in_loops(), self._began, self._before, self._of_processes)
+
+    def _skip(self) -> None:
+        if self._is_on():
+            self._recovery.skipped()
+        self._place.steps += 1
 
     def _leave(self, step: Step, error) -> bool:
         place, is_forgotten = self._place, False

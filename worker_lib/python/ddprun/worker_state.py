@@ -94,7 +94,8 @@ class Buffers:
             self._offsets.append(self.size)
             self.size += (each.nbytes + 15) // 16 * 16
         self._are_on_gpu = any(each.device.type != "cpu" for each in buffers)
-        self._copies = {}  # by place of the mirror: tensors in its memory
+        self._flat = torch.empty(self.size, dtype=torch.uint8)
+        self._in_flat = self._in(self._flat)
 
     def _tensors(self):
         return [getattr(module, name, None) for module, name in self._places]
@@ -109,41 +110,40 @@ class Buffers:
         """Changes when one of them is written into, or is another tensor."""
         return [(id(each), each._version) for each in self._tensors() if each is not None]
 
-    def forget_mirror(self):
-        self._copies.clear()
+    def set_up(self):
+        """What they are, for a comparison with those of another process."""
+        return repr([(name, str(dtype), tuple(shape)) for (_, name), (dtype, shape, _) in zip(self._places, self._forms)]).encode()
 
-    def copy_to(self, memory, place):
-        """Into the memory of a record's data; why_not() was None."""
+    def flat(self):
+        """Their contents in one tensor of bytes, until the next call; why_not() was None."""
         if self.size == 0:
-            return
-        copies = self._copies.get(place)
-        if copies is None:
-            copies = self._copies[place] = self._in(memory(place))
+            return self._flat
         with torch.no_grad():
             buffers = self._tensors()
             if self._are_on_gpu:  # with one copy, and so one wait
                 flat = torch.cat([each.reshape(-1).view(torch.uint8) for each in buffers]).cpu()
                 parts = flat.split([each.nbytes for each in buffers])
                 buffers = [_typed(part, *form[:2]) for part, form in zip(parts, self._forms)]
-            torch._foreach_copy_(copies, buffers)
+            torch._foreach_copy_(self._in_flat, buffers)
+        return self._flat
 
-    def _in(self, memory):
-        found = []
-        for (dtype, shape, _), at in zip(self._forms, self._offsets):
-            count = shape.numel()
-            found.append(torch.frombuffer(memory, dtype=dtype, count=count, offset=at).view(shape) if count > 0
-                         else torch.empty(shape, dtype=dtype))
-        return found
+    def _in(self, flat):
+        return [flat[at:at + shape.numel() * dtype.itemsize].view(dtype).view(shape)
+                for (dtype, shape, _), at in zip(self._forms, self._offsets)]
 
     def are_as_in(self, data):
         return self.size == 0 or all(torch.equal(buffer.cpu().view(-1).view(torch.uint8), its.view(-1).view(torch.uint8))
-                                     for buffer, its in zip(self._tensors(), self._in(bytearray(data))) if its.numel() > 0)
+                                     for buffer, its in zip(self._tensors(), self._in(_flat_of(data))) if its.numel() > 0)
 
     def restore(self, data):
         if self.size > 0:
             with torch.no_grad():
-                for buffer, its in zip(self._tensors(), self._in(bytearray(data))):
+                for buffer, its in zip(self._tensors(), self._in(_flat_of(data))):
                     buffer.copy_(its)
+
+
+def _flat_of(data):
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
 
 
 def _typed(data, dtype, shape):
@@ -156,11 +156,10 @@ class OwnState:
     def __init__(self, modules, gpu, parts):
         self.generators, self.buffers, self._parts = Generators(gpu), Buffers(modules), parts
 
-    def text(self, more, before):
-        """What is written of it now beside the buffers; `more` and `before`, the generators as they were before a batch was
-        loaded, are the caller's."""
-        self.written = self.generators.now()
-        return marshal.dumps((more, before, self.written, self.pickled_parts()))
+    def text(self, more, before, generators):
+        """What is written of it now beside the buffers; `more` and the generators, `before` as they were when a batch was loaded,
+        are the caller's."""
+        return marshal.dumps((more, before, generators, self.pickled_parts()))
 
     def pickled_parts(self):
         return pickle.dumps({name: part.state_dict() for name, part in self._parts.items()}) if self._parts else None
@@ -184,10 +183,11 @@ class OwnState:
         text, data = record
         more, before, generators, parts = marshal.loads(text)
 
-        def restore():
+        def restore(with_generators=True):
             self.restore_parts(parts)
             self.buffers.restore(data)
-            self.generators.restore(generators)
+            if with_generators:
+                self.generators.restore(generators)
         return more, before, restore
 
 
