@@ -49,7 +49,7 @@ def end(*modules):
     total = hashlib.sha256()
     for module in modules:
         for tensor in module.state_dict().values():
-            total.update(tensor.numpy().tobytes())
+            total.update(tensor.contiguous().view(-1).view(torch.uint8).numpy().tobytes())
     (folder / f"end-{{rank}}").write_text(total.hexdigest())
 
 
@@ -90,6 +90,78 @@ for step in training.steps(range(STEPS)):
         optimizer[0].zero_grad()
         judges(fake).mean().backward()
         optimizer[0].step()
+    go(training)
+end(nn.ParameterList(model.parameters()))
+'''
+# Models whose ranks differ in what each rank has its own of, or that have unusual state: none of them is a reason to be alarmed.
+HEALTHY = '''
+from torch.ao.quantization import FakeQuantize, MinMaxObserver, MovingAverageMinMaxObserver
+
+
+class Counts(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("seen", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("of_rank", torch.full((3,), float(rank)), persistent=False)
+        self.layer = nn.Linear(8, 1)
+
+    def forward(self, x):
+        self.seen += 1
+        return self.layer(x) + self.of_rank.sum() * 1e-3
+
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words, self.out = nn.Embedding(8, 4), nn.Linear(4, 8, bias=False)
+        self.out.weight = self.words.weight
+
+    def forward(self, x):
+        return self.out(self.words(x.argmax(1)))
+
+
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.cell = nn.GRU(2, 3, batch_first=True, dropout=0.1, num_layers=2)
+
+    def forward(self, x):
+        return self.cell(x.view(-1, 4, 2))[0]
+
+
+def of(*layers, **options):
+    return DistributedDataParallel(nn.Sequential(*layers), **options)
+
+
+own = {{"broadcast_buffers": False}}
+frozen = nn.Linear(8, 8)
+frozen.requires_grad_(False)
+ddp = [
+    of(nn.Linear(8, 4), nn.BatchNorm1d(4), nn.Linear(4, 1)),
+    of(nn.Linear(8, 4), nn.BatchNorm1d(4), nn.Linear(4, 1), **own),
+    of(nn.Linear(8, 4), nn.BatchNorm1d(4, momentum=None), nn.Linear(4, 1), **own),
+    of(nn.Unflatten(1, (2, 4)), nn.InstanceNorm1d(2, affine=True, track_running_stats=True), nn.Flatten(), nn.Linear(8, 1), **own),
+    of(nn.Linear(8, 4), MinMaxObserver(), nn.Linear(4, 1), **own),
+    of(nn.Linear(8, 4), MovingAverageMinMaxObserver(), nn.Linear(4, 1), **own),
+    of(nn.Linear(8, 4), FakeQuantize(), nn.Linear(4, 1), **own),
+    of(nn.utils.parametrizations.spectral_norm(nn.Linear(8, 4)), nn.Linear(4, 1)),
+    of(nn.utils.parametrizations.weight_norm(nn.Linear(8, 4)), nn.LayerNorm(4), nn.Dropout(0.2), nn.Linear(4, 1)),
+    of(Counts(), **own),
+    of(Tied()),
+    of(Recurrent()),
+    of(frozen, nn.Linear(8, 1)),
+    of(nn.Linear(8, 4, dtype=torch.float64), nn.Linear(4, 1, dtype=torch.float64)),
+    of(nn.Linear(8, 4, dtype=torch.bfloat16), nn.Linear(4, 1, dtype=torch.bfloat16))]
+model = nn.ModuleList(each.module for each in ddp)
+optimizer = torch.optim.AdamW([each for each in model.parameters() if each.requires_grad], 0.01)
+torch.manual_seed(100 + rank)
+training = ddprun.recoverable(ddp, optimizer)
+for step in training.steps(range(STEPS)):
+    with step:
+        x = torch.randn(4, 8)
+        optimizer.zero_grad()
+        sum(each(x.to(next(each.parameters()).dtype)).float().square().mean() for each in ddp).backward()
+        optimizer.step()
     go(training)
 end(nn.ParameterList(model.parameters()))
 '''
@@ -347,6 +419,10 @@ makes, judges = (DistributedDataParallel(each, broadcast_buffers=False) for each
 ddp, optimizer = [makes, judges], [torch.optim.Adam(makes.parameters(), 0.01), torch.optim.SGD(judges.parameters(), 0.01, 0.9)]
 torch.manual_seed(100 + rank)
 """, loop=GAN))
+
+    def test_fifteen_healthy_models(self):
+        self.assert_replaced(PROGRAM.format(steps=STEPS, killed_at=KILLED_AT, body="\n".join(
+            "    " + line for line in HEALTHY.format().splitlines())))
 
     def test_weights_that_are_moved_before_a_backward(self):
         self.assert_replaced(program(PLAIN, loop=SAM))

@@ -28,7 +28,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from ddprun import agreement, in_place, training
+from ddprun import agreement, in_place, torch_names, training
 from ddprun.worker_state import layout_of, make_reducer_again, states_of, take_apart
 
 # From the failure of a call until the agent says what becomes of the round.
@@ -54,7 +54,7 @@ def recovery_of(models, optimizers, parts, per_rank, given, unchanged, place):
     link = in_place.Link.of_process()
     if link is None:
         return None
-    why = _why_not(models, optimizers, parts) or why_not_pickled({**parts, **per_rank})
+    why = torch_names.missing() or _why_not(models, optimizers, parts) or why_not_pickled({**parts, **per_rank})
     why = why or groups.why_not(next(models[0].parameters()).device.type)
     if why is not None:
         link.refuse(why)

@@ -53,6 +53,29 @@ TEST(Mirror, RefusesAStateThatIsTooLargeAndForgetsTheOneBefore) {
   EXPECT_EQ(mirror->read(2, Moment::kEntry), "");
 }
 
+TEST(Mirror, TakesAStateInParts) {
+  const auto mirror = Mirror::make(64, "");
+  const std::string_view parts[] = {"head", "", " and data"};
+  ASSERT_TRUE(mirror->write(2, Moment::kEffect, parts));
+  EXPECT_EQ(other_process_sees(*mirror)->read(2, Moment::kEffect), "head and data");
+  const std::string large(61, 'x');
+  const std::string_view too_large[] = {"head", large};
+  EXPECT_FALSE(mirror->write(2, Moment::kEffect, too_large));
+}
+
+TEST(Mirror, GrowsWithWhatItHasOfTheLastTwoSteps) {
+  const auto mirror = Mirror::make(64, "set-up");
+  mirror->write(4, Moment::kEntry, "entry 4");
+  mirror->write(5, Moment::kEntry, "entry 5");
+  mirror->write(5, Moment::kEffect, "effect 5");
+  const auto larger = mirror->larger(6, 1000);
+  ASSERT_TRUE(larger->write(6, Moment::kEntry, std::string(1000, 'x')));
+  EXPECT_EQ(larger->setup(), "set-up");
+  EXPECT_EQ(larger->read(4, Moment::kEntry), std::nullopt);
+  EXPECT_EQ(larger->read(5, Moment::kEntry), "entry 5");
+  EXPECT_EQ(larger->read(5, Moment::kEffect), "effect 5");
+}
+
 // Killed at any instruction: each state that is read is whole.
 TEST(Mirror, HasNoTornStateOfAProcessThatIsKilled) {
   const auto mirror = Mirror::make(4096, "");

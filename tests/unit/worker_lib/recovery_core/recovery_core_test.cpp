@@ -55,6 +55,7 @@ void expect_refused(const Outcome& outcome, const State& state, const std::vecto
 
 TEST(RecoveryCore, JoinedBeginsTheLoopOfAWorkerAndOfNoOtherTwice) {
   expect(step(recovery::SetUp{}, Joined{}), Between{0, 0, 0}, {});
+  expect(step(recovery::SetUp{}, Joined{.committed = 7}), Between{7, 0, 0}, {});
   expect(step(Prepared{}, Joined{}), Prepared{}, {TakePlace{}});
   for (const Column column : {kEntering, kBetween, kInStep}) {
     expect_refused(step(kStates[column], Joined{}), Off{}, {TellRefused{}}, "more than one");
