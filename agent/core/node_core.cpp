@@ -110,6 +110,7 @@ void NodeCore::on(Out& out, const rdzv::RoundStart& start) {
   const auto count = static_cast<std::size_t>(config_.local_world_size);
   Running running;
   running.first_rank = start.rank_offset;
+  running.has_started.resize(count);
   running.has_ended.resize(count);
   running.generations.resize(count);
   running.cannot_regroup.resize(count);
@@ -241,6 +242,23 @@ void NodeCore::on(Out& out, const WorkerEnded& ended) {
     }
     go_on(out);
   }
+}
+
+void NodeCore::on(Out&, const WorkerStarted& started) {
+  auto* running = std::get_if<Running>(&state_);
+  if (running == nullptr) return;
+  running->has_started.at(static_cast<std::size_t>(started.local_rank)) = true;
+}
+
+void NodeCore::on(Out& out, const StartIsLate& late) {
+  const auto* running = std::get_if<Running>(&state_);
+  if (running == nullptr) return;
+  ShowStarting action{late.round, {}};
+  for (std::size_t i = 0; i < running->has_started.size(); ++i) {
+    if (running->has_started[i] || running->has_ended[i]) continue;
+    action.local_ranks.push_back(static_cast<int>(i));
+  }
+  if (!action.local_ranks.empty()) out.push_back(std::move(action));
 }
 
 void NodeCore::on(Out& out, const WorkersCanRecover& can) {

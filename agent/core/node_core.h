@@ -30,6 +30,8 @@
 //                                                WorkerFailed
 //     replaceable     ignore                     tell WorkerReplaceable (7)       remember; last: close
 //   ReplaceWorker     ignore                     Replace (8)                      ignore (9)
+//   WorkerStarted     ignore                     note (14)                        ignore
+//   StartIsLate       ignore                     ShowStarting (14)                ignore
 //   WorkersCanRecover ignore                     first: tell WorkersRecover       ignore
 //   WorkerRegrouped   ignore                     of all: tell Regrouped (8)       ignore (9)
 //   WorkerCannotRegroup ignore                   note; tell CannotRegroup (8)     ignore (9)
@@ -79,6 +81,8 @@
 //        than shutdown_timeout
 //   (13) the round of a successful job is closed after JobEnd: a node whose workers are done stays in Running until the
 //        leader knows of all nodes, and then either JobEnd or RoundStop comes
+//   (14) a worker starts until its program is executed, which a file server may hold for ever. Until then the node is in
+//        the round like any other: it is stopped in the same way, and nothing is decided because a start is late
 //
 // clang-format on
 //
@@ -119,6 +123,15 @@ struct WorkerEnded {
   std::optional<rdzv::WorkerFailure> failure;  // none: exit code 0
   // With a failure: a prepared standby of its rank waits, or it had taken the place of another one itself.
   std::optional<Replaceable> replaceable = {};
+};
+// Its program is executed. If that fails, WorkerEnded comes instead.
+struct WorkerStarted {
+  Round round{};
+  int local_rank = 0;
+};
+// Some time after the StartWorkers action, and again after each ShowStarting.
+struct StartIsLate {
+  Round round{};
 };
 struct WorkerHung {  // the verdict is that this worker hangs, and it is to be killed (--on-hang)
   Round round{};
@@ -212,7 +225,8 @@ using NodeEvent =
                  rdzv::JobEnd, rdzv::GroupBroken, rdzv::ReplaceWorker, StoreResult, WorkerEnded,
                  StopSignal, PreemptSignal, TimerExpired, StacksTaken, RoundClosed, LeaderLost,
                  LeaderReplaced, LeaderFound, CannotRun, StepTaken, WorkersCanRecover,
-                 WorkerRegrouped, WorkerHung, WorkerCannotRegroup, RegroupIsLate, WorkersSeen>;
+                 WorkerRegrouped, WorkerHung, WorkerCannotRegroup, RegroupIsLate, WorkersSeen,
+                 WorkerStarted, StartIsLate>;
 
 // ---- actions
 
@@ -256,6 +270,11 @@ struct ShowLate {  // who has not regrouped in the last generation, and what the
   Round round{};
   std::vector<int> local_ranks;
   bool operator==(const ShowLate&) const = default;
+};
+struct ShowStarting {  // the workers whose programs are not executed yet
+  Round round{};
+  std::vector<int> local_ranks;
+  bool operator==(const ShowStarting&) const = default;
 };
 struct ArmTimer {  // replaces the timer that is armed
   TimerId timer{};
@@ -317,7 +336,7 @@ struct Exit {
 using NodeAction =
     std::variant<OpenRoundStore, StartWorkers, SignalWorker, AskToLeave, TellGroupBroken, ArmTimer,
                  GraceOver, TakeStacks, CloseRound, CloseStore, TellLeader, Join, Announce, Finish,
-                 TakeStep, Exit, Replace, ShowLate, LookAtWorkers, WaitForSaving>;
+                 TakeStep, Exit, Replace, ShowLate, LookAtWorkers, WaitForSaving, ShowStarting>;
 
 struct NodeConfig {
   int local_world_size = 1;
@@ -378,6 +397,7 @@ class NodeCore {
     }
   };
   struct Running : Workers {
+    std::vector<bool> has_started;
     bool are_some_done = false;
     bool can_recover = false;  // WorkersRecover was told
     bool has_failed = false;   // WorkerFailed was told: the leader stops the round
@@ -441,6 +461,8 @@ class NodeCore {
   void on(Out& out, const rdzv::ReplaceWorker& replace);
   void on(Out& out, const StoreResult& result);
   void on(Out& out, const WorkerEnded& ended);
+  void on(Out& out, const WorkerStarted& started);
+  void on(Out& out, const StartIsLate& late);
   void on(Out& out, const WorkerHung& hung);
   void on(Out& out, const StopSignal& stop);
   void on(Out& out, const PreemptSignal& preempt);

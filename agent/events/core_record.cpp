@@ -16,11 +16,11 @@ inline constexpr std::array<std::string_view, 8> kNames<EndStep>{
     "logs", "followers", "leader", "progress", "output", "report", "events", "console"};
 
 // In the order of NodeEvent, after the messages of the leader; in the order of LinkEvent.
-constexpr std::array<std::string_view, 18> kOwnEvents{
-    "store",          "worker_ended",    "stop_signal", "preempt_signal",  "timer",
-    "stacks_taken",   "round_closed",    "leader_lost", "leader_replaced", "leader_found",
-    "cannot_run",     "step_taken",      "can_recover", "regrouped",       "worker_hung",
-    "cannot_regroup", "regroup_is_late", "workers_seen"};
+constexpr std::array<std::string_view, 20> kOwnEvents{
+    "store",          "worker_ended",    "stop_signal",  "preempt_signal",  "timer",
+    "stacks_taken",   "round_closed",    "leader_lost",  "leader_replaced", "leader_found",
+    "cannot_run",     "step_taken",      "can_recover",  "regrouped",       "worker_hung",
+    "cannot_regroup", "regroup_is_late", "workers_seen", "worker_started",  "start_is_late"};
 constexpr std::array<std::string_view, 4> kLinkEvents{"disconnected", "resumed", "silent",
                                                       "turned_away"};
 
@@ -147,6 +147,13 @@ static void fields(auto& json, Is<RegroupIsLate> auto& late) {
   json("round", late.round);
   json("generation", late.generation);
 }
+
+static void fields(auto& json, Is<WorkerStarted> auto& started) {
+  json("round", started.round);
+  json("local_rank", started.local_rank);
+}
+
+static void fields(auto& json, Is<StartIsLate> auto& late) { json("round", late.round); }
 
 static void fields(auto& json, Is<WorkerSeen> auto& worker) {
   json("handles_stop", worker.handles_stop);

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <linux/sched.h>
+#include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -96,38 +97,6 @@ std::vector<const char*> pointers_to(const std::vector<std::string>& strings) {
   return pointers;
 }
 
-// The thread sanitizer records signal handlers in memory, which a child that shares the memory
-// would change; it turns vfork into fork.
-#if (defined(__x86_64__) || defined(__aarch64__)) && !defined(__SANITIZE_THREAD__)
-#define DDPRUN_HAS_CLONE3
-#endif
-
-#ifdef DDPRUN_HAS_CLONE3
-// vfork with a pidfd: if no descriptor is left, no child is made. The child runs on this stack
-// frame while the parent waits for its exec or end; so `body` must not return.
-[[gnu::noinline]] pid_t clone_child(clone_args& arguments, void (*body)(void*), void* context) {
-#if defined(__x86_64__)
-  long result = SYS_clone3;
-  asm volatile("syscall"
-               : "+a"(result)
-               : "D"(&arguments), "S"(sizeof arguments)
-               : "rcx", "r11", "memory");
-#else
-  register long number asm("x8") = SYS_clone3;
-  register long result asm("x0") = reinterpret_cast<long>(&arguments);
-  register long size asm("x1") = sizeof arguments;
-  asm volatile("svc 0" : "+r"(result) : "r"(number), "r"(size) : "memory");
-#endif
-  if (result == 0) {
-    body(context);
-    ::_exit(127);
-  }
-  if (result > 0) return static_cast<pid_t>(result);
-  errno = static_cast<int>(-result);
-  return -1;
-}
-#endif
-
 rdzv::UniqueFd pidfd_of(pid_t pid) {
   return rdzv::UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
 }
@@ -145,15 +114,40 @@ void end_and_reap(pid_t pid, std::atomic<pid_t>* keeper_slot) {
   reaped(pid, 0);
 }
 
-// Starts the child, which Boost.Process then reaps. Boost's default_launcher forks and lets Asio rebuild
-// its reactor in the child; its vfork_launcher does so in memory shared with the parent. A child that
-// only calls exec needs neither: here everything is prepared before vfork, and the child makes system
-// calls only.
+// The thread sanitizer has to know of every fork.
+#if defined(SYS_clone3) && !defined(__SANITIZE_THREAD__)
+#define DDPRUN_HAS_CLONE3
+#endif
+
+// What a child writes to its pipe if it cannot execute its program. If it can, exec closes the pipe.
+struct Refusal {
+  int error = 0;
+  bool is_of_tracing = false;
+};
+
+Error error_of(const Refusal& refusal, const std::string& path) {
+  if (refusal.error == ESRCH) {
+    return error_from_errno(refusal.error,
+                            "a new process cannot know whether its parent lives (getpid, getppid)");
+  }
+  return error_from_errno(
+      refusal.error,
+      refusal.is_of_tracing
+          ? "a worker cannot wait for a debugger, because tracing is refused here (a container "
+            "needs the capability SYS_PTRACE)"
+          : "cannot start " + path);
+}
+
+// Makes the child, which Boost.Process then reaps, and does not wait for its exec: a file server may hold that for ever,
+// and meanwhile the agent has to answer its leader. So the child is a fork, with memory of its own, and not a vfork.
+// Boost's launchers wait, and let Asio rebuild its reactor in the child. Here everything is prepared before, and the
+// child makes system calls only.
 class Starter {
  public:
   struct Started {
     pid_t pid = -1;
-    rdzv::UniqueFd end;  // its pidfd; none: the kernel has none, or a filter refuses it
+    rdzv::UniqueFd end;   // its pidfd; none: the kernel has none, or a filter refuses it
+    rdzv::UniqueFd exec;  // a Refusal comes here, or the end of the file
     bool is_in_control_group = false;
   };
 
@@ -165,6 +159,12 @@ class Starter {
 
   Result<Started> start() {
     parent_ = ::getpid();
+    int pipe[2];
+    if (::pipe2(pipe, O_CLOEXEC | O_NONBLOCK) != 0) {
+      return fail(error_of_start(errno, "cannot start " + spec_.path));
+    }
+    exec_.reset(pipe[0]);
+    exec_of_child_.reset(pipe[1]);
     Started started;
     int fork_errno = 0;
     {
@@ -173,35 +173,12 @@ class Starter {
       fork_errno = errno;
     }
     if (started.pid < 0) return fail(error_of_start(fork_errno, "cannot start " + spec_.path));
-    if (exec_errno_ != 0) {
-      end_and_reap(started.pid, spec_.keeper_slot);
-      return fail(error_from_errno(exec_errno_, what_failed()));
-    }
     if (!started.end) started.end = pidfd_of(started.pid);
-    if (spec_.waits_for_debugger) leave_stopped(started.pid);
+    started.exec = std::move(exec_);
     return started;
   }
 
  private:
-  std::string what_failed() const {
-    if (exec_errno_ == ESRCH) {
-      return "a new process cannot know whether its parent lives (getpid, getppid)";
-    }
-    if (!is_tracing_refused_) return "cannot start " + spec_.path;
-    return "a worker cannot wait for a debugger, because tracing is refused here (a container "
-           "needs the capability SYS_PTRACE)";
-  }
-
-  // We trace the child, so it stops in exec, before its first instruction. Detaching with SIGSTOP
-  // leaves it stopped, and another process can then trace it.
-  static void leave_stopped(pid_t pid) {
-    siginfo_t info{};
-    while (::waitid(P_PID, static_cast<id_t>(pid), &info, WSTOPPED | WEXITED | WNOWAIT) != 0 &&
-           errno == EINTR) {
-    }
-    if (info.si_code == CLD_TRAPPED) ::ptrace(PTRACE_DETACH, pid, nullptr, SIGSTOP);
-  }
-
   Started start_child() {
     Started started;
 #ifdef DDPRUN_HAS_CLONE3
@@ -213,27 +190,32 @@ class Starter {
     // Older kernels do not have clone3, and seccomp filters of containers may refuse it.
     if (started.pid >= 0 || is_shortage(errno)) return started;
 #endif
-    started.pid = vfork_child();
+    handled_signals_ = signals_with_handlers();
+    started.pid = ::fork();
+    if (started.pid == 0) become_worker();
     return started;
   }
 
 #ifdef DDPRUN_HAS_CLONE3
+  // With a pidfd: if no descriptor is left, no child is made.
   Started clone_into(int control_group) {
     Started started;
     int pid_fd = -1;
     clone_args arguments{};
-    arguments.flags = CLONE_VM | CLONE_VFORK | CLONE_PIDFD | CLONE_CLEAR_SIGHAND;
+    arguments.flags = CLONE_PIDFD | CLONE_CLEAR_SIGHAND;
     arguments.pidfd = reinterpret_cast<std::uintptr_t>(&pid_fd);
     arguments.exit_signal = SIGCHLD;
     if (control_group >= 0) {
       arguments.flags |= CLONE_INTO_CGROUP;
       arguments.cgroup = static_cast<std::uint64_t>(control_group);
+      tells_of_begin_ = true;
     }
-    started.pid = clone_child(
-        arguments, [](void* self) { static_cast<Starter*>(self)->become_worker(); }, this);
+    started.pid = static_cast<pid_t>(::syscall(SYS_clone3, &arguments, sizeof arguments));
+    if (started.pid == 0) become_worker();
+    tells_of_begin_ = false;
     if (started.pid < 0) return started;
     started.end.reset(pid_fd);
-    if (control_group >= 0 && !has_begun_) {
+    if (control_group >= 0 && !has_begun(started.end.get())) {
       // Since Linux 6.14 the kernel kills a new child if its control group and that of its parent
       // were not killed the same number of times.
       end_and_reap(started.pid, nullptr);
@@ -244,30 +226,28 @@ class Starter {
     return started;
   }
 
+  // Waits for the child's first instruction, or for its end: for no file, and no other process.
+  bool has_begun(int end) const {
+    pollfd either[] = {{exec_.get(), POLLIN, 0}, {end, POLLIN, 0}};
+    while (::poll(either, 2, -1) < 0 && errno == EINTR) {
+    }
+    char begun = 0;
+    return ::read(exec_.get(), &begun, 1) == 1;
+  }
+
   // An error that any other way to start a child would get as well.
   static bool is_shortage(int error) {
     return error == EAGAIN || error == ENOMEM || error == EMFILE || error == ENFILE;
   }
 #endif
 
-  // A separate function, so that the child does not share the caller's stack frame.
-  [[gnu::noinline]] pid_t vfork_child() {
-    handled_signals_ = signals_with_handlers();
-    const pid_t pid = ::vfork();
-    if (pid == 0) become_worker();
-    return pid;
-  }
-
-  // Runs in the child, in the parent's memory: system calls only. setsid() comes late: with
-  // autogroup scheduling a new session has to wait for its turn, and the parent waits with it. No
-  // address sanitizer here: after exec or _exit() its marks would stay in the shared stack.
-  [[noreturn, gnu::no_sanitize_address]] void become_worker() {
-    has_begun_ = true;
+  // Runs in the child: system calls only, since other threads of the parent may have held locks. setsid() comes late:
+  // with autogroup scheduling a new session has to wait for its turn.
+  [[noreturn]] void become_worker() {
+    if (tells_of_begin_) std::ignore = ::write(exec_of_child_.get(), "", 1);
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (::getppid() != parent_) {  // the agent died before the line above
-      exec_errno_ = ESRCH;         // or it lives, and a filter refuses one of the two calls
-      ::_exit(127);
-    }
+    // The agent died before the line above; or it lives, and a filter refuses one of the two calls.
+    if (::getppid() != parent_) refuse(ESRCH);
     // Yama may allow tracing by ancestors only: allow what the agent starts (StackDump), too.
     ::prctl(PR_SET_PTRACER, parent_, 0, 0, 0);
     if (!spec_.cpus.empty()) ::sched_setaffinity(0, sizeof cpus_, &cpus_);
@@ -278,8 +258,8 @@ class Starter {
     if (spec_.link_socket_fd >= 0) hand_over_link();
     for (const int fd : spec_.inherited_fds) ::fcntl(fd, F_SETFD, 0);
     if (inherited_files()) ::setrlimit(RLIMIT_NOFILE, &*inherited_files());
-    // The agent's handlers must not run in the child, which shares its memory: clone3 has reset them,
-    // or this does, before the signal mask.
+    // The agent's handlers must not run in the child, which has the agent's descriptors: clone3 has reset them, or this
+    // does, before the signal mask.
     for (const int signal : handled_signals_) ::signal(signal, SIG_DFL);
     ::sigaction(SIGPIPE, &inherited_signals().pipe, nullptr);
     ::sigaction(SIGXFSZ, &inherited_signals().file_size, nullptr);
@@ -289,29 +269,30 @@ class Starter {
     if (spec_.waits_for_debugger) be_traced();
     ::execve(spec_.path.c_str(), const_cast<char* const*>(argv_.data()),
              const_cast<char* const*>(environment_.data()));
-    exec_errno_ = errno;  // the parent reads it: the memory is shared
+    refuse(errno);
+  }
+
+  [[noreturn]] void refuse(int error, bool is_of_tracing = false) const {
+    const Refusal refusal{error, is_of_tracing};
+    std::ignore = ::write(exec_of_child_.get(), &refusal, sizeof refusal);
     ::_exit(127);
   }
 
-  // Right before exec, because from then on a signal stops the child for its parent, which waits
-  // for exec. exec itself stops it with SIGTRAP, so that is unblocked. No address sanitizer, as in
-  // become_worker().
-  [[gnu::no_sanitize_address]] void be_traced() {
+  // Right before exec, because from then on every signal stops the child for its tracer. exec itself stops it with
+  // SIGTRAP, so that is unblocked.
+  void be_traced() const {
     sigset_t trap;
     sigemptyset(&trap);
     sigaddset(&trap, SIGTRAP);
     ::sigprocmask(SIG_UNBLOCK, &trap, nullptr);
     // The user's debugger too.
     ::prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
-    if (::ptrace(PTRACE_TRACEME, 0, nullptr, nullptr) == 0) return;
-    exec_errno_ = errno;
-    is_tracing_refused_ = true;
-    ::_exit(127);
+    if (::ptrace(PTRACE_TRACEME, 0, nullptr, nullptr) != 0) refuse(errno, /*is_of_tracing=*/true);
   }
 
   // Runs in the child, because the page must contain its pid before the worker reads it: a worker
   // ignores a link with another pid.
-  void hand_over_link() {
+  void hand_over_link() const {
     write_link_page(spec_, ::getpid(), parent_);
     ::fcntl(spec_.link_socket_fd, F_SETFD, 0);
     ::fcntl(spec_.link_page_fd, F_SETFD, 0);
@@ -323,12 +304,12 @@ class Starter {
   const ProcessSpec& spec_;
   const std::vector<const char*> argv_;
   const std::vector<const char*> environment_;
-  std::vector<int> handled_signals_;  // after vfork
+  std::vector<int> handled_signals_;  // after fork
   cpu_set_t cpus_;
   pid_t parent_ = -1;
-  volatile bool has_begun_ = false;
-  volatile int exec_errno_ = 0;
-  volatile bool is_tracing_refused_ = false;
+  rdzv::UniqueFd exec_;
+  rdzv::UniqueFd exec_of_child_;
+  bool tells_of_begin_ = false;
 };
 
 // Stopped by a signal, not by a tracer.
@@ -348,15 +329,15 @@ std::optional<ExitStatus> status_of_traced(pid_t pid) {
 class Worker final : public WorkerProcess {
  public:
   Worker(asio::io_context& io, pid_t pid, bool is_in_control_group, std::atomic<pid_t>* keeper_slot,
-         bool waits_for_debugger, OnEnd on_end)
+         OnEnd on_end)
       : executor_(io.get_executor()),
         pid_(pid),
         is_in_control_group_(is_in_control_group),
+        exec_(io),
         end_(io),
         child_signal_(io),
         look_again_(io.get_executor()),
         keeper_slot_(keeper_slot),
-        waits_for_debugger_(waits_for_debugger),
         on_end_(std::move(on_end)),
         names_(io.get_executor()) {}
 
@@ -392,20 +373,39 @@ class Worker final : public WorkerProcess {
     return {};
   }
 
+  // Before watch(), for a process that was started here.
+  Result<void> watch_exec(rdzv::UniqueFd exec, const ProcessSpec& spec, OnStarted on_started) {
+    boost::system::error_code ec;
+    exec_.assign(exec.get(), ec);
+    if (ec) return fail(error_from_errno(ec.value(), "cannot watch a worker"));
+    static_cast<void>(exec.release());
+    path_ = spec.path;
+    waits_for_debugger_ = spec.waits_for_debugger;
+    on_started_ = std::move(on_started);
+    exec_.async_wait(asio::posix::stream_descriptor::wait_read,
+                     lifetime_.guard([this](const boost::system::error_code& failed) {
+                       if (!failed) look_for_exec();
+                     }));
+    return {};
+  }
+
   pid_t pid() const override { return pid_; }
   bool is_in_control_group() const override { return is_in_control_group_; }
   bool has_pidfd() const override { return end_.is_open(); }
 
+  // It has no group before it is about to execute its program.
   void signal_group(int signal) override {
-    if (!has_ended_) ::kill(-pid_, signal);
+    if (!has_ended_ && ::kill(-pid_, signal) != 0) ::kill(pid_, signal);
   }
 
   void signal_worker(int signal) override {
     if (!has_ended_) ::kill(pid_, signal);
   }
 
+  // A program that is not executed yet has nothing to save, and what holds it may let SIGKILL alone through.
   void stop(int signal) override {
     if (has_ended_) return;
+    if (is_executing() || awaits_trap_) return signal_group(SIGKILL);
     const bool is_a_shell = is_shell(pid_);
     if (handles(pid_, signal) && !is_a_shell) return signal_worker(signal);
     if (is_a_shell) await_others(handlers_in_group(pid_, signal));
@@ -437,18 +437,61 @@ class Worker final : public WorkerProcess {
   }
 
  private:
+  // exec has neither returned nor failed, as the pipe says at this moment.
+  bool is_executing() {
+    if (!exec_.is_open()) return false;
+    pollfd told{exec_.native_handle(), POLLIN, 0};
+    return ::poll(&told, 1, 0) == 0;
+  }
+
+  void look_for_exec() {
+    if (!exec_.is_open()) return;
+    Refusal refusal;
+    const ssize_t got = ::read(exec_.native_handle(), &refusal, sizeof refusal);
+    if (got < 0) return;  // not yet
+    exec_.close();
+    if (got > 0) return tell_of_start(fail(error_of(refusal, path_)));
+    if (!waits_for_debugger_) return tell_of_start({});
+    boost::system::error_code ec;
+    child_signal_.add(SIGCHLD, ec);
+    awaits_trap_ = true;
+    if (has_pidfd()) await_child_signal();
+    look_for_trap();
+  }
+
+  void tell_of_start(Result<void> started) {
+    const auto on_started = std::exchange(on_started_, nullptr);
+    if (on_started) on_started(std::move(started));
+  }
+
+  // This process traces the child, so it stops in exec, before its first instruction. Detaching with SIGSTOP leaves it
+  // stopped, and another process can then trace it.
+  void look_for_trap() {
+    siginfo_t info{};
+    const int looked =
+        ::waitid(P_PID, static_cast<id_t>(pid_), &info, WSTOPPED | WEXITED | WNOWAIT | WNOHANG);
+    if (!awaits_trap_ || looked != 0 || info.si_pid != pid_) return;
+    awaits_trap_ = false;
+    if (info.si_code == CLD_TRAPPED) ::ptrace(PTRACE_DETACH, pid_, nullptr, SIGSTOP);
+    tell_of_start({});
+  }
+
   void await_end() {
-    const auto look = [this](const boost::system::error_code& ec) {
-      if (!ec) look_for_end();
-    };
-    if (has_pidfd()) {
-      end_.async_wait(asio::posix::stream_descriptor::wait_read, lifetime_.guard(look));
-    } else {
-      child_signal_.async_wait(lifetime_.guard([this, look](const auto& ec, int /*signal*/) {
-        if (!ec) await_end();
-        look(ec);
-      }));
-    }
+    if (!has_pidfd()) return await_child_signal();
+    end_.async_wait(asio::posix::stream_descriptor::wait_read,
+                    lifetime_.guard([this](const boost::system::error_code& ec) {
+                      if (!ec) look_for_end();
+                    }));
+  }
+
+  void await_child_signal() {
+    child_signal_.async_wait(lifetime_.guard(
+        [this, is_alive = lifetime_.watch()](const boost::system::error_code& ec, int) {
+          if (ec) return;
+          if (!has_pidfd() || awaits_trap_) await_child_signal();
+          look_for_trap();
+          if (!is_alive.expired() && !has_pidfd()) look_for_end();
+        }));
   }
 
   // Members of the group that are to end before the worker's own end counts.
@@ -468,6 +511,9 @@ class Worker final : public WorkerProcess {
 
   void look_for_end() {
     if (status_) return;
+    const auto is_alive = lifetime_.watch();
+    look_for_exec();  // it is told before the end, whichever was noticed first
+    if (is_alive.expired()) return;
     if (!others_.empty()) {
       awaits_others_ = true;
       return;
@@ -521,12 +567,16 @@ class Worker final : public WorkerProcess {
   const asio::io_context::executor_type executor_;
   const pid_t pid_;
   const bool is_in_control_group_;
-  std::optional<Process> process_;      // with a pidfd, once it is watched
+  std::optional<Process> process_;       // with a pidfd, once it is watched
+  asio::posix::stream_descriptor exec_;  // open until it is known whether the program is executed
+  std::string path_;                     // the program, likewise
+  OnStarted on_started_;                 // likewise
+  bool waits_for_debugger_ = false;
+  bool awaits_trap_ = false;            // the stop in exec, where it waits for a debugger
   asio::posix::stream_descriptor end_;  // closed: child_signal_ tells instead
   asio::signal_set child_signal_;
   Timer look_again_;
   std::atomic<pid_t>* keeper_slot_;
-  const bool waits_for_debugger_;
   bool is_paused_ = false;
   OnEnd on_end_;
   bool is_held_ = false;
@@ -573,13 +623,15 @@ void adopt_descriptor_limit() {
 }
 
 Result<std::unique_ptr<WorkerProcess>> WorkerProcess::start(asio::io_context& io,
-                                                            const ProcessSpec& spec, OnEnd on_end) {
+                                                            const ProcessSpec& spec, OnEnd on_end,
+                                                            OnStarted on_started) {
   auto started = Starter(spec).start();
   if (!started) return fail(std::move(started.error()));
-  auto worker =
-      std::make_unique<Worker>(io, started->pid, started->is_in_control_group, spec.keeper_slot,
-                               spec.waits_for_debugger, std::move(on_end));
-  if (auto watched = worker->watch(std::move(started->end)); !watched) {
+  auto worker = std::make_unique<Worker>(io, started->pid, started->is_in_control_group,
+                                         spec.keeper_slot, std::move(on_end));
+  auto watched = worker->watch_exec(std::move(started->exec), spec, std::move(on_started));
+  if (watched) watched = worker->watch(std::move(started->end));
+  if (!watched) {
     end_and_reap(started->pid, spec.keeper_slot);
     return fail(std::move(watched.error()));
   }
@@ -595,8 +647,8 @@ Result<std::unique_ptr<WorkerProcess>> WorkerProcess::adopt(asio::io_context& io
     return fail(error_from_errno(errno, "cannot watch process " + std::to_string(pid)));
   }
   if (keeper_slot != nullptr) keeper_slot->store(pid);
-  auto worker = std::make_unique<Worker>(io, pid, is_in_control_group, keeper_slot,
-                                         /*waits_for_debugger=*/false, std::move(on_end));
+  auto worker =
+      std::make_unique<Worker>(io, pid, is_in_control_group, keeper_slot, std::move(on_end));
   if (auto watched = worker->watch(pidfd_of(pid)); !watched) {
     end_and_reap(pid, keeper_slot);
     return fail(std::move(watched.error()));

@@ -1,7 +1,7 @@
-// One worker process (Boost.Process v2): started with clone3 (CLONE_VFORK), watched through its pidfd (or by SIGCHLD where
-// the kernel or a filter gives none), signalled as a process group. The rest of the group is killed
-// before its leader is reaped: as long as that is a zombie, its number cannot be reused. Event loop
-// thread only: PR_SET_PDEATHSIG acts when the thread that started the worker ends.
+// One worker process (Boost.Process v2): made with clone3, watched through its pidfd (or by SIGCHLD where the kernel or a
+// filter gives none), signalled as a process group. start() returns before the program is executed, because a file server
+// may hold execve for ever. The rest of the group is killed before its leader is reaped: as long as that is a zombie, its
+// number cannot be reused. Event loop thread only: PR_SET_PDEATHSIG acts when the thread that started the worker ends.
 #pragma once
 
 #include <sys/types.h>
@@ -51,8 +51,13 @@ class WorkerProcess {
   // Called once from the event loop, when the worker has ended and its process group was killed.
   using OnEnd = std::function<void(ExitStatus)>;
 
+  // Called at most once from the event loop, before OnEnd: the program is executed, or an error says why it cannot be.
+  // OnEnd follows after an error, too.
+  using OnStarted = std::function<void(Result<void>)>;
+
   static Result<std::unique_ptr<WorkerProcess>> start(boost::asio::io_context& io,
-                                                      const ProcessSpec& spec, OnEnd on_end);
+                                                      const ProcessSpec& spec, OnEnd on_end,
+                                                      OnStarted on_started = {});
   // The same for a child that another process has made, with a session of its own. Fails if it has
   // been reaped, or is no child of this process; it is not signalled then.
   static Result<std::unique_ptr<WorkerProcess>> adopt(boost::asio::io_context& io, pid_t pid,

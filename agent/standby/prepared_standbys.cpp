@@ -121,8 +121,11 @@ Result<void> PreparedStandbys::make(int local_rank) {
   Standby& standby = standbys_.emplace_back();
   standby.local_rank = local_rank;
   *standby.on_end = [this, &standby](ExitStatus status) { on_end(standby, status); };
-  auto started = hooks_.start(blueprint->spec,
-                              [on_end = standby.on_end](ExitStatus status) { (*on_end)(status); });
+  auto started = hooks_.start(
+      blueprint->spec, [on_end = standby.on_end](ExitStatus status) { (*on_end)(status); },
+      [this](const Result<void>& executed) {
+        if (!executed) post(prepared::CannotStart{executed.error().to_string()});
+      });
   if (!started) {
     forget(standby);
     return fail(std::move(started.error()));

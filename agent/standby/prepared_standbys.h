@@ -35,7 +35,8 @@ class PreparedStandbys {
   };
   struct Hooks {
     std::function<Result<Blueprint>(int local_rank)> blueprint;
-    std::function<Result<std::unique_ptr<WorkerProcess>>(const ProcessSpec&, WorkerProcess::OnEnd)>
+    std::function<Result<std::unique_ptr<WorkerProcess>>(const ProcessSpec&, WorkerProcess::OnEnd,
+                                                         WorkerProcess::OnStarted)>
         start;
     std::function<pid_t(int local_rank)> worker;  // that it may replace; 0: none
     std::function<bool()> is_replacing;           // as prepared::TimerFired has it

@@ -218,8 +218,14 @@ Result<void> Standbys::try_to_start_zygote() {
     if (has_zygote_list_) spec.inherited_fds.push_back(list_of_modules_.get());
   }
   zygote_ = Child();
-  *zygote_.on_end = [this](ExitStatus status) { on_zygote_end(status); };
-  auto started = WorkerProcess::start(io_, spec, zygote_.teller());
+  *zygote_.on_end = [this](ExitStatus status) { on_zygote_end(standby::ZygoteEnded{status}); };
+  auto started = WorkerProcess::start(
+      io_, spec, zygote_.teller(), [this, on_end = zygote_.on_end](const Result<void>& executed) {
+        if (executed || zygote_.on_end != on_end) return;
+        *on_end = [this, why = executed.error().to_string()](ExitStatus) {
+          on_zygote_end(standby::CannotStart{why});
+        };
+      });
   if (!started) return fail(std::move(started.error()));
   zygote_.process = std::move(*started);
   zygote_channel_ = std::make_unique<Channel>(
@@ -266,11 +272,11 @@ void Standbys::on_message_of_zygote(const zygote::Header& header, std::string_vi
   }
 }
 
-void Standbys::on_zygote_end(ExitStatus status) {
+void Standbys::on_zygote_end(standby::Event how) {
   zygote_channel_.reset();
   zygote_ = Child();
   hooks_.reaped();
-  post(standby::ZygoteEnded{status});
+  post(std::move(how));
 }
 
 void Standbys::perform(const standby::LoadModules& action) {

@@ -99,7 +99,7 @@ class Standbys {
   void start_zygote(bool is_trial);
   Result<void> try_to_start_zygote();
   Result<void> hold_python(ProcessSpec& spec, ChildEnvironment& environment);
-  void on_zygote_end(ExitStatus status);
+  void on_zygote_end(standby::Event how);
   void on_message_of_zygote(const zygote::Header& header, std::string_view text);
   Result<void> ask_for_standby();
   void on_message_of(Standby& standby, const zygote::Header& header, std::string_view text);

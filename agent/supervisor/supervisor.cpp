@@ -76,7 +76,8 @@ Supervisor::Supervisor(const Job& job)
       hangs_(io_, job.hangs.timeout, wait_lines(job.environment), hang_hooks()),
       hang_response_(io_, job.hangs.restarts, hang_response_hooks()),
       timer_(io_),
-      late_regroup_(io_) {}
+      late_regroup_(io_),
+      late_start_(io_) {}
 
 Supervisor::~Supervisor() = default;
 
@@ -196,7 +197,22 @@ void Supervisor::perform(const StartWorkers& action) {
     log_.warn("--attach-debugger: there is no rank " + std::to_string(rank) + " in this round of " +
               std::to_string(action.start.world_size));
   }
+  await_late_start(kLateStart);
   workers_.begin(action.start);
+}
+
+void Supervisor::await_late_start(std::chrono::seconds after) {
+  late_start_.arm(after, [this, after] {
+    late_start_after_ = after;
+    post(StartIsLate{core_.round()});
+  });
+}
+
+void Supervisor::perform(const ShowStarting& action) {
+  if (const std::string sentence = workers_.what_starts(action.local_ranks); !sentence.empty()) {
+    log_.warn("after " + duration_text(late_start_after_) + " " + sentence);
+  }
+  await_late_start(late_start_after_ * 2);
 }
 
 // No message if all workers have ended (only an error file is still being read): none is killed.

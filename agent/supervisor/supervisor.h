@@ -74,6 +74,7 @@ class Supervisor {
   void perform(const CloseRound& action) {
     timer_.cancel();
     late_regroup_.cancel();
+    late_start_.cancel();
     workers_.close(action.spares_orphans);
   }
   void perform(const CloseStore&) { store_.close(); }
@@ -90,6 +91,8 @@ class Supervisor {
     });
   }
   void perform(const ShowLate& action);
+  void perform(const ShowStarting& action);
+  void await_late_start(std::chrono::seconds after);
   void perform(const Exit&) {}  // core_.has_ended(): run() returns
   void announce_wait(const rdzv::WaitForNodes& wait);
 
@@ -146,6 +149,9 @@ class Supervisor {
   Timer timer_;  // the core's
   static constexpr std::chrono::seconds kLateRegroup{10};
   Timer late_regroup_;
+  static constexpr std::chrono::seconds kLateStart{10};  // then each time for twice as long
+  Timer late_start_;
+  std::chrono::seconds late_start_after_{};  // how long the last wait was
 
   std::chrono::milliseconds grace_{};  // the last grace period that is over, for the event log
   std::vector<rdzv::RankCalls>

@@ -37,8 +37,14 @@ void add_error(rdzv::WorkerFailure& failure, const WorkerError& error, const std
   failure.message = shows_stack ? error.callstack : error.message;
 }
 
-bool is_missing_program(const Error& error) {
-  return error.code == ErrorCode::kNotFound || error.code == ErrorCode::kPermissionDenied;
+// The program of this worker was not executed. What its process did in its place does not count.
+void note_refusal(rdzv::WorkerFailure& failure, const Error& refusal) {
+  failure.message = refusal.to_string();
+  failure.is_worth_a_retry =
+      refusal.code != ErrorCode::kNotFound && refusal.code != ErrorCode::kPermissionDenied;
+  failure.status = ExitStatus::exited(refusal.code == ErrorCode::kNotFound ? kExitNotFound
+                                      : failure.is_worth_a_retry           ? kExitCannotRun
+                                                                           : kExitNotExecutable);
 }
 
 constexpr std::chrono::milliseconds kDyingLimit = 2s;  // as that of orphans
@@ -128,8 +134,9 @@ Standbys::Hooks WorkerGroup::standby_hooks() {
 PreparedStandbys::Hooks WorkerGroup::prepared_hooks() {
   return {.blueprint = [this](int local_rank) { return blueprint_of_prepared(local_rank); },
           .start =
-              [this](const ProcessSpec& spec, WorkerProcess::OnEnd on_end) {
-                return start_prepared(spec, std::move(on_end));
+              [this](const ProcessSpec& spec, WorkerProcess::OnEnd on_end,
+                     WorkerProcess::OnStarted on_started) {
+                return start_prepared(spec, std::move(on_end), std::move(on_started));
               },
           .worker =
               [this](int local_rank) {
@@ -194,17 +201,11 @@ void WorkerGroup::start_all(Result<void> files) {
     rdzv::WorkerFailure failure =
         failure_of(local_rank, ExitStatus::exited(kExitCannotRun), /*pid=*/0);
     failure.message = refused->to_string();
-    if (files && is_missing_program(*refused)) {
-      failure.is_worth_a_retry = false;
-      failure.status = ExitStatus::exited(
-          refused->code == ErrorCode::kNotFound ? kExitNotFound : kExitNotExecutable);
-    }
     not_started.push_back({round_.round, local_rank, std::move(failure)});
   }
   std::vector<pid_t> pids;
   for (const Worker& each : workers_) pids.push_back(each.process ? each.process->pid() : 0);
   events_.started(pids);
-  standbys_.round_runs();
   prepared_.round_runs();
   oom_watch_.begin_round(own_groups_);
   reaper_.remove_abandoned_groups();
@@ -212,6 +213,45 @@ void WorkerGroup::start_all(Result<void> files) {
     events_.ended(*each.failure, /*was_told_to_stop=*/false);
     events_.event(std::move(each));
   }
+  for (int local_rank = 0; local_rank < count(); ++local_rank) {
+    if (worker(local_rank).process && !worker(local_rank).is_starting) worker_runs(local_rank);
+  }
+  look_whether_all_run();
+}
+
+void WorkerGroup::on_started(int local_rank, std::uint64_t number, Result<void> started) {
+  Worker& its = worker(local_rank);
+  if (its.number != number) return;
+  its.is_starting = false;
+  started ? worker_runs(local_rank) : void(its.not_started = std::move(started.error()));
+  look_whether_all_run();
+}
+
+void WorkerGroup::worker_runs(int local_rank) {
+  const int rank = identity_of(local_rank).rank;
+  if (std::ranges::count(job_.debugged_ranks, rank) > 0) {
+    parts_.console.say(Stream::kStderr, printable_lines(waits_for_debugger_text(
+                                            rank, worker(local_rank).process->pid(), parts_.host,
+                                            job_.environment)));
+  }
+  events_.event(WorkerStarted{round_.round, local_rank});
+}
+
+// Standbys are made beside workers that run, not beside those that wait for a file server.
+void WorkerGroup::look_whether_all_run() {
+  if (events_.is_stopping() || std::ranges::any_of(workers_, &Worker::is_starting)) return;
+  standbys_.round_runs();
+}
+
+std::string WorkerGroup::what_starts(const std::vector<int>& local_ranks) const {
+  std::vector<int> ranks;
+  for (const int local_rank : local_ranks) {
+    if (worker(local_rank).is_starting) ranks.push_back(identity_of(local_rank).rank);
+  }
+  if (ranks.empty()) return "";  // their log files are awaited, or standbys
+  return printable(rdzv::ranks_in_words(ranks)) + (ranks.size() == 1 ? " waits" : " wait") +
+         " for the kernel to execute " + printable(job_.program.path) +
+         ": the file system that has the program does not answer";
 }
 
 void WorkerGroup::let_keeper_go() {
@@ -268,7 +308,13 @@ Result<void> WorkerGroup::start_one(int local_rank) {
   const std::uint64_t number = ++processes_;
   const auto on_its_end = teller_of_end(local_rank, number);
   Result<std::unique_ptr<WorkerProcess>> process = standbys_.take(spec, on_its_end);
-  if (*process == nullptr) process = start_process_(parts_.io, spec, on_its_end);
+  const bool is_starting = *process == nullptr;
+  if (is_starting) {
+    process = start_process_(parts_.io, spec, on_its_end,
+                             [this, local_rank, number](Result<void> started) {
+                               on_started(local_rank, number, std::move(started));
+                             });
+  }
   output_.started(local_rank);
   if (!process) {
     output_.ended(local_rank);
@@ -280,14 +326,13 @@ Result<void> WorkerGroup::start_one(int local_rank) {
   if (!(*process)->has_pidfd() && !std::exchange(has_told_no_pidfd_, true)) {
     parts_.log.debug("there are no pidfds here: SIGCHLD tells of the ends of workers");
   }
-  if (spec.waits_for_debugger) {
-    parts_.console.say(Stream::kStderr, printable_lines(waits_for_debugger_text(
-                                            identity.rank, pid, parts_.host, job_.environment)));
-  }
   note_process(local_rank, **process);
   if (link) link->started(pid, link_hooks(local_rank));
-  worker(local_rank) = {
-      .process = std::move(*process), .link = link, .number = number, .error_file = error_file};
+  worker(local_rank) = {.process = std::move(*process),
+                        .link = link,
+                        .number = number,
+                        .error_file = error_file,
+                        .is_starting = is_starting};
   return {};
 }
 
@@ -514,10 +559,11 @@ void WorkerGroup::worker_ended(Round round, int local_rank, ExitStatus status, p
   death_watch_.forget(ended.pid);
   const std::string error_file = worker(local_rank).error_file;
   Worker ended_worker = std::exchange(worker(local_rank), Worker());
+  if (ended_worker.not_started) note_refusal(ended, *ended_worker.not_started);
   if (job_.standbys.prepares) worker(local_rank).before = std::move(ended_worker.link);
   worker(local_rank).is_newcomer = ended_worker.is_newcomer;
   reaper_.reap();
-  if (status.is_success() || error_file.empty()) {
+  if (status.is_success() || error_file.empty() || ended_worker.not_started) {
     return tell_of_end(round, std::move(ended), was_told_to_stop);
   }
   // A temporary folder is on a local disk; a log folder may be on a file server that hangs.
@@ -608,15 +654,15 @@ Result<PreparedStandbys::Blueprint> WorkerGroup::blueprint_of_prepared(int local
 }
 
 // From a blank standby, if one waits.
-Result<std::unique_ptr<WorkerProcess>> WorkerGroup::start_prepared(const ProcessSpec& spec,
-                                                                   WorkerProcess::OnEnd on_end) {
+Result<std::unique_ptr<WorkerProcess>> WorkerGroup::start_prepared(
+    const ProcessSpec& spec, WorkerProcess::OnEnd on_end, WorkerProcess::OnStarted on_started) {
   Result<std::unique_ptr<WorkerProcess>> process = standbys_.take(spec, on_end);
   if (*process != nullptr) {
     // It waits in the group of the next round.
     if (!reaper_.move_into_control_group((*process)->pid())) reaper_.leave_control_group();
     return process;
   }
-  process = start_process_(parts_.io, spec, std::move(on_end));
+  process = start_process_(parts_.io, spec, std::move(on_end), std::move(on_started));
   if (process && !(*process)->is_in_control_group()) reaper_.leave_control_group();
   return process;
 }

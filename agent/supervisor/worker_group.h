@@ -41,10 +41,11 @@ class WorkerGroup {
   using StartProcess = decltype(&WorkerProcess::start);
 
   struct Events {
-    // WorkerEnded, StacksTaken, RoundClosed, WorkersCanRecover, WorkerRegrouped
+    // WorkerStarted, WorkerEnded, StacksTaken, RoundClosed, WorkersCanRecover, WorkerRegrouped
     std::function<void(NodeEvent)> event;
     // For the observers; each is called before the event that belongs to it.
-    std::function<void(const std::vector<pid_t>&)> started;  // by local rank; 0: it was not started
+    // By local rank; 0: no process could be made. Their programs need not be executed yet.
+    std::function<void(const std::vector<pid_t>&)> started;
     // Its progress and its marks can still be read.
     std::function<void(int local_rank, ExitStatus)> ending;
     std::function<void(const rdzv::WorkerFailure& ended, bool was_told_to_stop)> ended;
@@ -78,6 +79,8 @@ class WorkerGroup {
   void begin(const rdzv::RoundStart& start);
   // If the workers still wait for their log files, they are not started, and WorkerEnded follows.
   void signal(int local_rank, int signal);
+  // In words, which of these workers wait for execve, and for which program; empty: none.
+  std::string what_starts(const std::vector<int>& local_ranks) const;
   void ask_to_leave(int local_rank, int signal);
   // To the live workers that have a link.
   void tell_group_broken(int rank);
@@ -145,9 +148,11 @@ class WorkerGroup {
     // Of one that has ended and may be replaced.
     std::shared_ptr<WorkerLink> before = nullptr;
     std::optional<rdzv::WorkerFailure> failure = {};
-    bool has_offered = false;    // to be replaced in place, and not withdrawn that
-    bool is_newcomer = false;    // it has taken the place of another one in this round
-    std::uint64_t switches = 0;  // at the last look
+    bool is_starting = false;               // its program is not executed yet
+    std::optional<Error> not_started = {};  // why it never will be; its end follows
+    bool has_offered = false;               // to be replaced in place, and not withdrawn that
+    bool is_newcomer = false;               // it has taken the place of a dead worker in this round
+    std::uint64_t switches = 0;             // at the last look
     rdzv::HeldFor held_for = {};
     std::string hang = {};  // the verdict upon which it is killed; empty: there is none
     std::string hang_stack = {};
@@ -178,7 +183,11 @@ class WorkerGroup {
   PreparedStandbys::Blueprint blueprint(int local_rank, const std::string& error_file);
   Result<PreparedStandbys::Blueprint> blueprint_of_prepared(int local_rank);
   Result<std::unique_ptr<WorkerProcess>> start_prepared(const ProcessSpec& spec,
-                                                        WorkerProcess::OnEnd on_end);
+                                                        WorkerProcess::OnEnd on_end,
+                                                        WorkerProcess::OnStarted on_started);
+  void on_started(int local_rank, std::uint64_t number, Result<void> started);
+  void worker_runs(int local_rank);
+  void look_whether_all_run();
   WorkerProcess::OnEnd teller_of_end(int local_rank, std::uint64_t number);
   void note_process(int local_rank, WorkerProcess& process);
   WorkerLink::Hooks link_hooks(int local_rank);

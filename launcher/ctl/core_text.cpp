@@ -134,6 +134,13 @@ struct Words {
     return who + (ended.replaceable ? " failed and can be replaced: " : " failed: ") +
            describe(*ended.failure);
   }
+  std::string operator()(const WorkerStarted& started) const {
+    return "local rank " + to_string(started.local_rank) + of_round(started.round) +
+           " executes its program";
+  }
+  std::string operator()(const StartIsLate& late) const {
+    return "the workers" + of_round(late.round) + " have had their time to start";
+  }
   std::string operator()(const WorkersCanRecover& can) const {
     return "all workers" + of_round(can.round) + " can recover";
   }
@@ -201,6 +208,10 @@ struct Words {
   }
   std::string operator()(const ShowLate& show) const {
     return "show the workers that have not regrouped: " + to_string(show.local_ranks.size());
+  }
+  std::string operator()(const ShowStarting& show) const {
+    return "show the workers whose programs are not executed yet: " +
+           to_string(show.local_ranks.size());
   }
   std::string operator()(const ArmTimer& arm) const {
     return "time limit " + to_string(static_cast<std::uint32_t>(arm.timer)) + ": " +

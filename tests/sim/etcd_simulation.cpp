@@ -21,6 +21,7 @@ constexpr CoreTime kEnd{150s};  // the end of the simulation
 constexpr std::uint64_t kEventsMax = 400'000;
 constexpr int kNodesMax = 5;
 constexpr int kRecoveringPercent = 40;
+constexpr int kSlowExecPercent = 15;
 
 // A round that was begun on some node, in one incarnation of the job.
 struct Begun {
@@ -34,7 +35,7 @@ struct Begun {
 class Simulation : VirtualJob {
  public:
   Simulation(std::uint64_t seed, bool with_trace)
-      : VirtualJob(seed, with_trace, kNodesMax, 5ms, {500ms, 1ms, 300ms, 0}, {}),
+      : VirtualJob(seed, with_trace, kNodesMax, 5ms, {500ms, 1ms, 300ms, 0, 0}, {}),
         etcd_(queue, random, kCalm),
         keys_("/ddprun", "job") {
     max_nodes_ = random.number(2, kNodesMax);
@@ -42,6 +43,7 @@ class Simulation : VirtualJob {
     max_restarts_ = random.number(0, 3);
     timing.training = random.time(500ms, 4s);
     if (habits.chance(kRecoveringPercent)) recovery.announces_percent = 100;
+    if (habits.chance(kSlowExecPercent)) timing.slow_exec_percent = 30;
     etcd_.on_put = [this](int who, const rdzv::wire::EtcdPut& put) { check_put(who, put); };
     etcd_.on_revoke = [this](int who, std::int64_t lease) { check_revoke(who, lease); };
   }

@@ -176,6 +176,9 @@ Schedule schedule_of(std::uint64_t seed) {
   }
   if (slots > config.min_nodes) schedule.has_only_short_drops = false;
   add_recovery(schedule);
+  const bool may_be_slow = !schedule.has_only_short_drops && !schedule.has_only_new_leader &&
+                           !schedule.has_only_replacements;
+  if (may_be_slow && random.chance(15)) schedule.workers.slow_exec_percent = 30;
   return schedule;
 }
 
@@ -196,7 +199,9 @@ std::string to_string(const Schedule& schedule) {
        << (config.has_exact_ranks ? ", static" : "")
        << (schedule.leader_is_alone ? ", ddpctl leader" : ", led by slot 0") << ", training "
        << schedule.workers.training.count() << " us, delay up to " << schedule.delay_max.count()
-       << " us\n";
+       << " us";
+  if (schedule.workers.slow_exec_percent > 0) text << ", programs on a slow file server";
+  text << "\n";
   if (const RecoveryHabits& habits = schedule.recovery; habits.is_on()) {
     text << "  workers recover on " << habits.announces_percent << " % of the nodes, standbys of "
          << habits.standby_percent << " %, lost " << habits.lost_standby_percent

@@ -50,6 +50,7 @@ struct WorkerTiming {
   std::chrono::microseconds stop_min{};  // after SIGTERM
   std::chrono::microseconds stop_max{};
   int ignores_term_percent = 0;
+  int slow_exec_percent = 0;  // a file server holds the programs of so many workers for a while
 };
 
 // Of workers that can be replaced in place.

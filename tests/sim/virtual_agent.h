@@ -167,6 +167,12 @@ class VirtualAgent {
     undecided_ = 0;
     facts_->generation = 0;
     workers_.start(start);
+    step_after(1s, agent::StartIsLate{start.round});
+  }
+
+  void perform(const agent::ShowStarting& action) {
+    require(!action.local_ranks.empty(), "no worker is late");
+    step_after(1s, agent::StartIsLate{action.round});
   }
 
   void perform(const agent::SignalWorker& action) {

@@ -43,24 +43,17 @@ class VirtualWorkers {
       worker.ignores_term = job_.random.chance(job_.timing.ignores_term_percent);
       worker.has_standby = worker.took_place = false;
       worker.has_state = true;
-      group.workers.emplace_back(this, local_rank);
-    }
-    if (group.is_broken) return break_group(job_, key_);
-    if (static_cast<int>(group.workers.size()) < group.world_size) return;
-    if (job_.recovery.is_on()) return train(group);
-    for (const auto& [peer, local_rank] : group.workers) {
-      const auto life = peer->at(local_rank).life;
-      job_.queue.after(job_.timing.training + job_.random.time(0us, 30ms),
-                       [peer = peer, local_rank = local_rank, life, &group] {
-                         if (!group.is_broken) peer->end(local_rank, life, ExitStatus::exited(0));
-                       });
+      worker.is_starting = true;
+      const bool is_slow = job_.habits.chance(job_.timing.slow_exec_percent);
+      job_.queue.after(job_.habits.time(100us, is_slow ? 3s : 300us), agent_.process,
+                       [this, local_rank, life = worker.life] { execute(local_rank, life); });
     }
   }
 
   void signal(int local_rank, int signal) {
     const Worker& worker = at(local_rank);
     if (signal == SIGCONT) return;
-    if (signal == SIGKILL) {
+    if (signal == SIGKILL || worker.is_starting) {
       end_after(500us, local_rank, ExitStatus::killed(SIGKILL));
     } else if (!worker.ignores_term) {
       end_after(job_.random.time(job_.timing.stop_min, job_.timing.stop_max), local_rank,
@@ -110,6 +103,7 @@ class VirtualWorkers {
 
   struct Worker {
     bool is_alive = false;
+    bool is_starting = false;
     std::uint64_t life = 0;  // counts processes: events of an earlier one are dropped
     bool ignores_term = false;
     bool keeps_its_word = true;     // else it ends when a peer does
@@ -126,6 +120,24 @@ class VirtualWorkers {
   int count() const { return static_cast<int>(workers_.size()); }
   Worker& at(int local_rank) { return workers_[static_cast<std::size_t>(local_rank)]; }
   bool has_started() const { return key_.port != 0; }
+
+  void execute(int local_rank, std::uint64_t life) {
+    Worker& worker = at(local_rank);
+    if (!worker.is_alive || worker.life != life) return;
+    worker.is_starting = false;
+    agent_.step(agent::WorkerStarted{key_.round, local_rank});
+    WorkerGroup& group = job_.groups[key_];
+    group.workers.emplace_back(this, local_rank);
+    if (group.is_broken) return break_group(job_, key_);
+    if (static_cast<int>(group.workers.size()) < group.world_size) return;
+    if (job_.recovery.is_on()) return train(group);
+    for (const auto& [peer, its] : group.workers) {
+      job_.queue.after(job_.timing.training + job_.random.time(0us, 30ms),
+                       [peer = peer, its = its, of_peer = peer->at(its).life, &group] {
+                         if (!group.is_broken) peer->end(its, of_peer, ExitStatus::exited(0));
+                       });
+    }
+  }
 
   void begin_life(Worker& worker) {
     worker.is_alive = true;

@@ -66,7 +66,8 @@ std::string names_of(const std::vector<NodeAction>& actions) {
       "OpenRoundStore", "StartWorkers", "SignalWorker", "AskToLeave",    "TellGroupBroken",
       "ArmTimer",       "GraceOver",    "TakeStacks",   "CloseRound",    "CloseStore",
       "TellLeader",     "Join",         "Announce",     "Finish",        "TakeStep",
-      "Exit",           "Replace",      "ShowLate",     "LookAtWorkers", "WaitForSaving"};
+      "Exit",           "Replace",      "ShowLate",     "LookAtWorkers", "WaitForSaving",
+      "ShowStarting"};
   static_assert(std::size(kNames) == std::variant_size_v<NodeAction>);
   constexpr const char* kTold[] = {
       "NodeHello",       "StoreOpened",       "StoreNotOpened", "WorkerFailed",
@@ -107,6 +108,26 @@ TEST_F(NodeCoreTest, OpensTheStoreWhenTheLeaderAsksAndSaysWhere) {
 
 TEST_F(NodeCoreTest, StartsTheWorkersOfARound) {
   EXPECT_THAT(core.step(start_of(kFirst)), ElementsAre(NodeAction{StartWorkers{start_of(kFirst)}}));
+}
+
+TEST_F(NodeCoreTest, SaysWhichWorkersHaveNotStartedWhenTheyAreLate) {
+  run();
+  const StartIsLate late{kFirst};
+  EXPECT_THAT(core.step(late), ElementsAre(NodeAction{ShowStarting{kFirst, {0, 1}}}));
+  core.step(WorkerStarted{kFirst, 0});
+  EXPECT_THAT(core.step(late), ElementsAre(NodeAction{ShowStarting{kFirst, {1}}}));
+  core.step(WorkerStarted{kSecond, 1});
+  EXPECT_THAT(core.step(late), ElementsAre(NodeAction{ShowStarting{kFirst, {1}}}))
+      << "another round's";
+  core.step(failed(1, ExitStatus::exited(127)));
+  EXPECT_THAT(core.step(late), IsEmpty()) << "it will not start any more";
+}
+
+TEST_F(NodeCoreTest, StopsWorkersThatHaveNotStartedLikeAnyOther) {
+  run();
+  core.step(WorkerStarted{kFirst, 0});
+  EXPECT_EQ(names_of(core.step(rdzv::RoundStop{kFirst})), "SIGTERM SIGTERM ArmTimer");
+  EXPECT_THAT(core.step(StartIsLate{kFirst}), IsEmpty());
 }
 
 TEST_F(NodeCoreTest, IsDoneWhenTheLastWorkerEndedWithZero) {
@@ -997,6 +1018,8 @@ TEST(NodeCore, AnswersEveryEventInEveryStateAsItsTableSays) {
       {WorkerCannotRegroup{kFirst, 0}, {"", "", "", "", ""}, {}},
       {WorkerHung{kFirst, 0}, {"", "SIGKILL ArmTimer", "", "", ""}, {}},
       {RegroupIsLate{kFirst, 1}, {"", "", "", "", ""}, {}},
+      {WorkerStarted{kFirst, 0}, {"", "", "", "", ""}, {}},
+      {StartIsLate{kFirst}, {"", "ShowStarting", "", "", ""}, {}},
       {StopSignal{SIGTERM},
        {"NodeLeaving", "NodeLeaving SIGTERM ArmTimer", "NodeLeaving", kNextStep, ""},
        {"NodeLeaving Finish TakeStep ArmTimer", "NodeLeaving SIGTERM ArmTimer", "NodeLeaving",

@@ -56,6 +56,8 @@ TEST(CoreRecord, EveryEventOfAnAgentComesBackAsItWas) {
                                    WorkerEnded{Round{2}, 1, failure, Replaceable{8, 9}},
                                    WorkerCannotRegroup{Round{6}, 2},
                                    RegroupIsLate{Round{6}, 3},
+                                   WorkerStarted{Round{6}, 2},
+                                   StartIsLate{Round{6}},
                                    WorkersSeen{Round{6}, {{true, true, true, 40ms}, {}}}};
   for (const auto& frame : rdzv::testing::example_leader_frames()) {
     const auto* message = std::get_if<rdzv::wire::Message<rdzv::ToAgent>>(&frame);

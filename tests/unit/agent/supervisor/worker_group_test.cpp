@@ -26,6 +26,7 @@ using ::testing::SizeIs;
 struct Started {
   ProcessSpec spec;
   WorkerProcess::OnEnd on_end;
+  WorkerProcess::OnStarted on_started;
   std::vector<std::pair<std::string, int>> got;  // "group" or "worker", and the signal
 };
 
@@ -54,13 +55,14 @@ class FakeProcess final : public WorkerProcess {
 };
 
 Result<std::unique_ptr<WorkerProcess>> start_fake(boost::asio::io_context&, const ProcessSpec& spec,
-                                                  WorkerProcess::OnEnd on_end) {
+                                                  WorkerProcess::OnEnd on_end,
+                                                  WorkerProcess::OnStarted on_started) {
   if (!refusals.empty()) {
     Error error = std::move(refusals.front());
     refusals.erase(refusals.begin());
     return fail(std::move(error));
   }
-  started.push_back({spec, std::move(on_end), {}});
+  started.push_back({spec, std::move(on_end), std::move(on_started), {}});
   return std::make_unique<FakeProcess>(started.size() - 1);
 }
 
@@ -104,6 +106,10 @@ class WorkerGroupTest : public ::testing::Test {
     start.node_rank = 1;
     group().begin(start);
     return group();
+  }
+  // It executes its program, or an error says why not.
+  static void exec(std::size_t index, Result<void> result = {}) {
+    started[index].on_started(std::move(result));
   }
   // Its callback may destroy the process that calls it.
   static void end(std::size_t index, ExitStatus status) {
@@ -169,27 +175,58 @@ TEST_F(WorkerGroupTest, WhoEndsWhileTheRoundIsStoppedWasToldTo) {
   EXPECT_TRUE(was_told_to_stop_);
 }
 
-TEST_F(WorkerGroupTest, AProgramThatIsNotThereIsTriedOnceAndNotWorthARetry) {
-  refusals = {{ErrorCode::kNotFound, "no such program", {}}};
+TEST_F(WorkerGroupTest, AProgramThatIsNotThereIsNotWorthARetry) {
+  const std::pair<ErrorCode, int> refused[] = {{ErrorCode::kNotFound, kExitNotFound},
+                                               {ErrorCode::kPermissionDenied, kExitNotExecutable}};
+  begun();
+  for (std::size_t index = 0; index < 2; ++index) {
+    const auto& [code, exit_code] = refused[index];
+    exec(index, fail(code, "no such program"));
+    EXPECT_THAT(events_, SizeIs(index)) << "its process has not ended yet";
+    end(index, ExitStatus::exited(127));
+    ASSERT_THAT(events_, SizeIs(index + 1));
+    EXPECT_EQ(last_end().failure->status, ExitStatus::exited(exit_code));
+    EXPECT_FALSE(last_end().failure->is_worth_a_retry);
+    EXPECT_THAT(last_end().failure->message, HasSubstr("no such program"));
+  }
+}
+
+TEST_F(WorkerGroupTest, AStartThatMeetsALimitIsWorthARetryAndNoOtherIsTried) {
+  refusals = {{ErrorCode::kResourceExhausted, "no process left", {}}};
   EXPECT_EQ(begun().running(), 0);
-  EXPECT_THAT(started, IsEmpty()) << "those after it are not even tried";
+  EXPECT_THAT(started, IsEmpty());
   EXPECT_THAT(pids_, ElementsAre(0, 0));
   ASSERT_THAT(events_, SizeIs(2));
   for (const NodeEvent& event : events_) {
     const auto& failure = std::get<WorkerEnded>(event).failure.value();
-    EXPECT_EQ(failure.status, ExitStatus::exited(kExitNotFound));
-    EXPECT_FALSE(failure.is_worth_a_retry);
-    EXPECT_THAT(failure.message, HasSubstr("no such program"));
+    EXPECT_TRUE(failure.is_worth_a_retry);
+    EXPECT_EQ(failure.status, ExitStatus::exited(kExitCannotRun));
   }
 }
 
-TEST_F(WorkerGroupTest, AStartThatMeetsALimitIsWorthARetryAndLeavesTheFirstOnesRunning) {
-  job_.local_world_size = 1;
-  refusals = {{ErrorCode::kResourceExhausted, "no process left", {}}};
-  begun();
+TEST_F(WorkerGroupTest, WorkersAreAwaitedUntilTheirProgramsAreExecuted) {
+  WorkerGroup& group = begun();
+  EXPECT_THAT(events_, IsEmpty());
+  EXPECT_THAT(group.what_starts({0, 1}),
+              HasSubstr("ranks 4 and 5 wait for the kernel to execute /opt/train"));
+  exec(1);
   ASSERT_THAT(events_, SizeIs(1));
-  EXPECT_TRUE(last_end().failure->is_worth_a_retry);
-  EXPECT_EQ(last_end().failure->status, ExitStatus::exited(kExitCannotRun));
+  EXPECT_EQ(std::get<WorkerStarted>(events_[0]).local_rank, 1);
+  EXPECT_EQ(std::get<WorkerStarted>(events_[0]).round, Round{3});
+  EXPECT_THAT(group.what_starts({0, 1}), HasSubstr("rank 4 waits"));
+  exec(0);
+  EXPECT_EQ(group.what_starts({0, 1}), "");
+}
+
+TEST_F(WorkerGroupTest, AWorkerWhoseProgramIsNotExecutedYetIsStoppedLikeAnyOther) {
+  WorkerGroup& group = begun();
+  is_stopping_ = true;
+  group.signal(0, SIGTERM);
+  EXPECT_THAT(started[0].got, ElementsAre(std::pair("stop", SIGTERM)));
+  end(0, ExitStatus::killed(SIGKILL));
+  EXPECT_TRUE(was_told_to_stop_);
+  exec(1);
+  EXPECT_THAT(events_, SizeIs(2));
 }
 
 TEST_F(WorkerGroupTest, AKillIsOneAfterTheGraceOnlyWhenThatIsOver) {
@@ -200,8 +237,7 @@ TEST_F(WorkerGroupTest, AKillIsOneAfterTheGraceOnlyWhenThatIsOver) {
   group.grace_is_over();
   group.signal(1, SIGKILL);
   EXPECT_THAT(killed_, ElementsAre(1));
-  EXPECT_THAT(started[0].got,
-              ElementsAre(std::pair("stop", SIGTERM), std::pair("group", SIGKILL)));
+  EXPECT_THAT(started[0].got, ElementsAre(std::pair("stop", SIGTERM), std::pair("group", SIGKILL)));
   begun();
   group.signal(1, SIGKILL);
   EXPECT_THAT(killed_, ElementsAre(1)) << "the next round has a grace of its own";

@@ -1,0 +1,129 @@
+// Files and programs whose file system is slow, or does not answer at all: system calls with their paths are delayed. The
+// agent starts workers, answers its leader and ddpctl, and ends when it is told to, as if all of them were fast.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <csignal>
+#include <string>
+#include <vector>
+
+#include "tests/support/cluster.h"
+#include "tests/support/job.h"
+
+namespace ddprun::test {
+namespace {
+
+using namespace std::chrono_literals;
+using std::chrono::steady_clock;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+// A node of which nothing is heard for six seconds is lost.
+constexpr auto kLongerThanALostNode = 8s;
+constexpr auto kForEver = 600s;
+constexpr auto kStopLimit = 1s;
+constexpr int kWorkers = 8;
+
+std::string delays(const std::string& call, const std::string& path, milliseconds delay) {
+  return call + ":delay=" + std::to_string(delay.count()) + ",path=" + path;
+}
+std::string delays_exec(milliseconds delay) { return delays("execve", worker({}).front(), delay); }
+
+bool have_begun_to_start(Job& job, int workers) {
+  // The keeper is a child, too.
+  return job.reaches([&] { return static_cast<int>(children_of(job.pid()).size()) > workers; });
+}
+
+milliseconds until_the_end(Job& job) {
+  const auto begun = steady_clock::now();
+  job.wait();
+  return std::chrono::duration_cast<milliseconds>(steady_clock::now() - begun);
+}
+
+TEST(SlowExec, OfEightWorkersTakesTheTimeOfOneAndTheNodeStaysInItsRound) {
+  Cluster cluster({.meeting = Meeting::kC10d, .nnodes = "2", .nproc = kWorkers});
+  const auto begun = steady_clock::now();
+  cluster.start(0);
+  Job slow(with_calls_denied({delays_exec(kLongerThanALostNode)}, cluster.command(1)),
+           cluster.on(1));
+  EXPECT_EQ(cluster.next_round(2 * kWorkers), 0) << cluster.told() << slow.err();
+  EXPECT_GE(steady_clock::now() - begun, kLongerThanALostNode);
+  EXPECT_LT(steady_clock::now() - begun, 2 * kLongerThanALostNode);
+  cluster.let_finish();
+  EXPECT_EQ(slow.wait(), exited(0)) << slow.err();
+  EXPECT_EQ(cluster[0].wait(), exited(0)) << cluster.told();
+  EXPECT_EQ(cluster.last_round(), 0);
+  EXPECT_THAT(cluster.told() + slow.err(), Not(HasSubstr("lost")));
+}
+
+class SlowExecOfOneNode : public ::testing::Test {
+ protected:
+  Command slow_job(const std::vector<std::string>& options = {}) const {
+    std::vector<std::string> all{"--nproc-per-node=" + std::to_string(kWorkers), "--rdzv-id=slow"};
+    all.insert(all.end(), options.begin(), options.end());
+    return with_calls_denied({delays_exec(kForEver)}, ddprun(all, worker({"wait"})));
+  }
+  JobSetup setup() const { return {.environment = {{"DDPRUN_CONTROL_DIR", tree_ / "control"}}}; }
+  Told asked(const std::vector<std::string>& words) const {
+    return run_to_its_end(ddpctl(words), setup());
+  }
+
+  const TemporaryTree tree_;
+};
+
+TEST_F(SlowExecOfOneNode, HoldsUpNoSignal) {
+  for (const int signal : {SIGINT, SIGTERM}) {
+    Job job(slow_job(), setup());
+    ASSERT_TRUE(have_begun_to_start(job, kWorkers)) << job.err();
+    job.signal(signal);
+    EXPECT_LE(until_the_end(job), kStopLimit) << job.err();
+    EXPECT_EQ(job.wait(), exited(128 + signal)) << job.err();
+    EXPECT_THAT(job.left_over(), IsEmpty());
+  }
+}
+
+TEST_F(SlowExecOfOneNode, IsNamedAndHoldsUpNoQuestion) {
+  Job job(slow_job(), setup());
+  ASSERT_TRUE(have_begun_to_start(job, kWorkers)) << job.err();
+  EXPECT_EQ(asked({"status"}).code, 0);
+  EXPECT_TRUE(job.reaches([&] {
+    return job.err().find("and 2 more wait for the kernel to execute " + worker({}).front()) !=
+           std::string::npos;
+  })) << job.err();
+  EXPECT_EQ(asked({"status"}).code, 0);
+  EXPECT_EQ(asked({"stop"}).code, 0);
+  EXPECT_LE(until_the_end(job), kStopLimit) << job.err();
+  EXPECT_EQ(job.wait(), exited(128 + SIGTERM)) << job.err();
+}
+
+TEST_F(SlowExecOfOneNode, EndsWithItsAgent) {
+  Job job(slow_job(), setup());
+  ASSERT_TRUE(have_begun_to_start(job, kWorkers)) << job.err();
+  job.signal(SIGKILL);
+  EXPECT_THAT(job.left_over(), IsEmpty());
+}
+
+// The fast node leads: it is told to stop, or is killed.
+TEST(SlowExecOfAnotherNode, HoldsUpNoEndOfTheJob) {
+  struct Case {
+    int signal = 0;  // to the fast node's agent, which leads
+    int exit_code = 0;
+  };
+  for (const auto& [signal, exit_code] :
+       {Case{SIGTERM, 128 + SIGTERM}, Case{SIGKILL, kLeaderLost}}) {
+    Cluster cluster({.meeting = Meeting::kC10d, .nnodes = "2", .actions = {"wait"}});
+    cluster.start(0);
+    Job slow(with_calls_denied({delays_exec(kForEver)}, cluster.command(1)), cluster.on(1));
+    ASSERT_TRUE(cluster[0].reaches([&] { return cluster[0].workers().size() == 1; }))
+        << cluster.told();
+    ASSERT_TRUE(have_begun_to_start(slow, 1)) << slow.err();
+    cluster[0].signal(signal);
+    EXPECT_EQ(slow.wait(), exited(exit_code)) << slow.err();
+    EXPECT_THAT(slow.left_over(), IsEmpty());
+  }
+}
+
+}  // namespace
+}  // namespace ddprun::test
