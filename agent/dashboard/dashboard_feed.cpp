@@ -89,6 +89,15 @@ json::array downtime_by_cause(const NodeStatus& node) {
   return rows;
 }
 
+void add_times(const NodeStatus& node, json::object& job) {
+  const auto& repeated = node.downtime.steps_repeated;
+  job["until_run_ms"] = in_ms(node.until_run);
+  job["until_first_step_ms"] = in_ms(node.until_first_step);
+  job["downtime_ms"] = in_ms(node.downtime.total());
+  job["steps_repeated"] = repeated ? json::value(*repeated) : nullptr;
+  job["goodput_permille"] = node.goodput ? json::value(in_permille(*node.goodput)) : nullptr;
+}
+
 json::array nodes_of(const JobStatus& status) {
   json::array rows;
   for (const NodeStatus& node : status.nodes) {
@@ -98,7 +107,7 @@ json::array nodes_of(const JobStatus& status) {
   return rows;
 }
 
-json::value leader_of(const JobStatus& status) {
+json::value leader_of(const JobStatus& status, std::optional<std::int64_t> decides_at_ms) {
   if (!status.leader) return nullptr;
   const LeaderStatus& leader = *status.leader;
   const auto spares =
@@ -108,7 +117,10 @@ json::value leader_of(const JobStatus& status) {
   return json::object{{"state", text(leader.state)},
                       {"min_nodes", leader.min_nodes},
                       {"max_nodes", leader.max_nodes},
+                      {"joined", static_cast<int>(leader.members.size()) + leader.members_left_out},
                       {"missing", leader.missing},
+                      {"missing_ranks", json::value_from(leader.missing_ranks)},
+                      {"decides_at_ms", decides_at_ms ? json::value(*decides_at_ms) : nullptr},
                       {"spares", spares},
                       {"late", std::move(late)}};
 }
@@ -185,33 +197,39 @@ void DashboardFeed::look(const JobStatus& status, std::chrono::steady_clock::tim
 
   const std::int64_t began_at_ms = at_ms_ - in_ms(node->wall);
   if (std::abs(began_at_ms - began_at_ms_) > kJitterMs) began_at_ms_ = began_at_ms;
-  set("job",
-      json::object{
-          {"run_id", text(status.run_id)},
-          {"program", text(status.program)},
-          {"version", text(status.version)},
-          {"asked_host", text(status.asked_host)},
-          {"state", text(name_of(node->state))},
-          {"round", round ? json::value(number(*round)) : nullptr},
-          {"world_size", node->world_size},
-          {"node_count", node->node_count},
-          {"restarts", node->restarts},
-          {"max_restarts", node->max_restarts},
-          {"began_at_ms", began_at_ms_},
-          {"until_run_ms", in_ms(node->until_run)},
-          {"until_first_step_ms", in_ms(node->until_first_step)},
-          {"downtime_ms", in_ms(node->downtime.total())},
-          {"steps_repeated",
-           node->downtime.steps_repeated ? json::value(*node->downtime.steps_repeated) : nullptr},
-          {"goodput_permille",
-           node->goodput ? json::value(in_permille(*node->goodput)) : json::value(nullptr)},
-      });
-  set("leader", leader_of(status));
+  json::object job{
+      {"run_id", text(status.run_id)},
+      {"program", text(status.program)},
+      {"version", text(status.version)},
+      {"asked_host", text(status.asked_host)},
+      {"state", text(name_of(node->state))},
+      {"round", round ? json::value(number(*round)) : nullptr},
+      {"world_size", node->world_size},
+      {"node_count", node->node_count},
+      {"restarts", node->restarts},
+      {"max_restarts", node->max_restarts},
+      {"began_at_ms", began_at_ms_},
+  };
+  add_times(*node, job);
+  set("job", std::move(job));
+  look_at_leader(status);
   set("nodes", nodes_of(status));
   set("restarts", restarts_of(status));
   set("downtime_by_cause", downtime_by_cause(*node));
   look_at_hangs(status);
   look_at_failures(status);
+}
+
+void DashboardFeed::look_at_leader(const JobStatus& status) {
+  std::optional<std::int64_t> decides_at_ms;
+  if (status.leader && status.leader->left) {
+    decides_at_ms = at_ms_ + in_ms(*status.leader->left);
+    const bool is_same =
+        decides_at_ms_ && std::abs(*decides_at_ms - *decides_at_ms_) < kJitterMs;
+    if (is_same) decides_at_ms = decides_at_ms_;
+  }
+  decides_at_ms_ = decides_at_ms;
+  set("leader", leader_of(status, decides_at_ms));
 }
 
 // The verdicts, as `ddpctl status` shows them. Several nodes may have found the same.
@@ -315,6 +333,11 @@ void DashboardFeed::end(std::string_view sentence, const JobStatus& own,
     at_ms_ = unix_ms(own.when);
     look_at_ranks(own, now);
     look_at_failures(own);
+    if (json::object* const known = fields_["job"].if_object()) {
+      json::object job = *known;
+      add_times(own.nodes.front(), job);
+      set("job", std::move(job));
+    }
   }
   set("end", text(sentence));
 }

@@ -126,6 +126,7 @@ class DashboardFeed {
   void look_at_ranks(const JobStatus& status, std::chrono::steady_clock::time_point now);
   bool note_loss(const NodeStatus& node);
   void look_at_failures(const JobStatus& status);
+  void look_at_leader(const JobStatus& status);
   void look_at_hangs(const JobStatus& status);
   Live live_of(const WorkerStatus& worker, const NodeStatus& node,
                std::chrono::steady_clock::time_point now);
@@ -136,6 +137,7 @@ class DashboardFeed {
   std::int64_t at_ms_ = 0;
   std::map<std::string, std::int64_t> hung_since_;  // by sentence
   std::int64_t began_at_ms_ = 0;
+  std::optional<std::int64_t> decides_at_ms_;  // the leader, whether it goes on to wait for nodes
   std::map<int, std::pair<Rank, Live>> ranks_;
   std::vector<int> changed_ranks_;  // whose Rank has changed
   std::vector<int> changed_lives_;

@@ -525,8 +525,9 @@ dist.recv(torch.ones(4), 1) if rank == 0 else time.sleep(1000)
         self.assertIn((hung["ranks"], hung["why"]), [(ranks, "cycle") for ranks in ([0, 1, 2], [0, 1], [0, 2])])
 
 
-HEALTHY_S = 24  # a cycle is told after 20
-HEALTHY = {
+# What a healthy program does, so long that a cycle would be told (after 20 s): a job each, all at a time.
+LONG_S = 24
+LONG = {
     "asynchronous calls of two groups, begun in opposite order": IN_OPPOSITE_ORDER + """
 until = time.monotonic() + seconds
 while time.monotonic() < until:
@@ -568,17 +569,167 @@ if rank == 0:
     time.sleep(seconds)
 dist.init_process_group("gloo")
 """,
+    "two ranks that leave early with success": START + """
+if rank > 0:
+    dist.destroy_process_group()
+    sys.exit(0)
+time.sleep(seconds)
+sys.exit(0)
+""",
+}
+
+# What is compared as soon as one waits for longer than the patience: the phases of one training, one after the other.
+PHASE_S = 3
+PHASES = {
+    "an evaluation on rank 0": """
+    if rank == 0:
+        time.sleep(seconds)
+    dist.all_reduce(torch.ones(4))
+""",
+    "a checkpoint of rank 0, and its name for all": """
+    if rank == 0:
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            torch.save(torch.ones(100_000), "checkpoint.pt")
+    name = ["checkpoint.pt" if rank == 0 else None]
+    dist.broadcast_object_list(name, src=0)
+    torch.load(name[0])
+""",
+    "a download on the first rank of the node": """
+    if rank == 0:
+        time.sleep(seconds)
+    dist.barrier()
+    if rank > 0:
+        time.sleep(seconds)
+    dist.barrier()
+""",
+    "objects of sizes that differ, and one rank that is late": """
+    if rank == 2:
+        time.sleep(seconds)
+    dist.all_gather_object([None] * 3, "x" * 1000 * rank)
+    dist.gather_object({"rank": rank}, [None] * 3 if rank == 0 else None)
+    dist.scatter_object_list([None], ["a", "bb", "ccc"] if rank == 0 else None)
+""",
+    "a group that rank 1 makes late, and one of two ranks": """
+    if rank == 1:
+        time.sleep(seconds)
+    late, pair = dist.new_group([0, 1, 2]), dist.new_group([0, 2])
+    dist.all_reduce(torch.ones(4), group=late)
+    if rank != 1:
+        dist.all_reduce(torch.ones(4), group=pair)
+""",
+    "a monitored_barrier to which all come": """
+    time.sleep(seconds if rank == 2 else 0)
+    dist.monitored_barrier()
+""",
+    "a model that rank 0 compiles in its first step": """
+    model = torch.compile(torch.nn.Linear(4, 1), backend="aot_eager") if rank == 0 else torch.nn.Linear(4, 1)
+    if rank == 0:
+        time.sleep(seconds)
+    model(torch.ones(2, 4)).sum().backward()
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad)
+""",
+    "gradients of several batches, which rank 1 takes longer to add up": """
+    model = DistributedDataParallel(torch.nn.Linear(4, 1))
+    with model.no_sync():
+        for _ in range(3):
+            model(torch.ones(2, 4)).sum().backward()
+            time.sleep(seconds / 3 if rank == 1 else 0)
+    model(torch.ones(2, 4)).sum().backward()
+""",
+    "uneven batches with join": """
+    model = DistributedDataParallel(torch.nn.Linear(4, 1))
+    with model.join():
+        for _ in range(2 + rank):
+            time.sleep(seconds if rank == 2 else 0)
+            model(torch.ones(2, 4)).sum().backward()
+""",
+    "uneven batches with a flag that all ranks reduce": """
+    for batch in range(3):
+        time.sleep(seconds / 2 if rank == 1 else 0)
+        ended = torch.tensor(float(batch == 1 and rank == 0))
+        dist.all_reduce(ended)
+        if ended:
+            break
+""",
+    "asynchronous gradients, and rank 2 that is late": """
+    if rank == 2:
+        time.sleep(seconds)
+    for each in [dist.all_reduce(torch.ones(4), async_op=True) for _ in range(5)]:
+        each.wait()
+""",
+    "a thread that reduces the loss in a group of its own": """
+    losses = dist.new_group([0, 1, 2])
+    def of_loss():
+        for _ in range(3):
+            time.sleep(seconds / 2 if rank == 0 else 0)
+            dist.all_reduce(torch.ones(1), group=losses)
+    thread = threading.Thread(target=of_loss)
+    thread.start()
+    for _ in range(3):
+        dist.all_reduce(torch.ones(4))
+    thread.join()
+""",
+    "a ring of messages, one rank after the other": """
+    if rank == 0:
+        time.sleep(seconds)
+        dist.send(torch.ones(4), 1)
+        dist.recv(torch.ones(4), 2)
+    else:
+        dist.recv(torch.ones(4), rank - 1)
+        dist.send(torch.ones(4), (rank + 1) % 3)
+""",
+    "messages in a batch, to and from all": """
+    if rank == 1:
+        time.sleep(seconds)
+    others = [each for each in range(3) if each != rank]
+    for each in dist.batch_isend_irecv([dist.P2POp(dist.isend, torch.ones(4), to) for to in others] +
+                                       [dist.P2POp(dist.irecv, torch.ones(4), source) for source in others]):
+        each.wait()
+""",
+    "the root of a broadcast goes on, and others take it late": """
+    for source in range(3):
+        time.sleep(seconds / 2 if rank == 2 else 0)
+        dist.broadcast(torch.ones(4), src=source)
+""",
+    "tensors of lengths that differ, padded": """
+    if rank == 0:
+        time.sleep(seconds)
+    sizes = [torch.zeros(1) for _ in range(3)]
+    dist.all_gather(sizes, torch.full((1,), 1.0 + rank))
+    longest = int(max(sizes))
+    dist.all_gather([torch.empty(longest) for _ in sizes], torch.ones(longest))
+""",
 }
 
 
 class Healthy(OfAJob):
-    def test_is_never_hung(self):
-        jobs = {what: self.job(program.replace("\nrank =", f"\nseconds = {HEALTHY_S}\nrank =") + "\ndist.barrier()\n",
-                               options=["--hang-timeout=auto", "--on-hang=restart"]) for what, program in HEALTHY.items()}
+    """None is ever called hung, although ranks wait for others in each case."""
+
+    OPTIONS = ["--hang-timeout=auto", "--on-hang=restart"]
+
+    def is_never_hung(self, job):
+        self.assertEqual(job.agents[0].wait(timeout=300), 0, job.out())
+        self.assertEqual([event for event in job.events() if event["event"] == "hung"], [], job.out())
+
+    def test_for_so_long_that_a_cycle_would_be_told(self):
+        jobs = {what: self.job(program.replace("\nrank =", f"\nseconds = {LONG_S}\nrank =") + "\ndist.barrier()\n",
+                               options=self.OPTIONS) for what, program in LONG.items()}
         for what, job in jobs.items():
             with self.subTest(what):
-                self.assertEqual(job.agents[0].wait(timeout=300), 0, job.out())
-                self.assertEqual([event for event in job.events() if event["event"] == "hung"], [], job.out())
+                self.is_never_hung(job)
+
+    def test_in_each_phase_of_a_training(self):
+        phases = "".join(f"def phase():{code}\nphase()\nprint({what!r}, flush=True)\ndist.barrier()\n"
+                         for what, code in PHASES.items())
+        job = self.job(START + f"from torch.nn.parallel import DistributedDataParallel\nseconds = {PHASE_S}\n" + phases,
+                       options=self.OPTIONS)
+        self.is_never_hung(job)
+        for what in PHASES:
+            self.assertEqual(job.out().count(what), RANKS, what)
+        waits = [event for event in job.events() if event["event"] == "waiting_for"]
+        self.assertGreaterEqual(len(waits), len(PHASES), "each phase has a wait that is looked at")
 
 
 class Records(OfAJob):

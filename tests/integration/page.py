@@ -110,6 +110,39 @@ def test_numbers(browser, program):
     has_no_errors(browser)
 
 
+def test_waiting_for_nodes(browser, program):
+    with SimulatedJob(program, 24) as job:
+        job.do("await 2")
+        browser.open(job.url)
+        shows(browser, "state", "waiting")
+        awaits("the banner says which nodes are missing", lambda: browser.text("banner").startswith(
+            "Waiting for nodes: 1 of 3 are here; node ranks 1, 2 are missing; 14 min "))
+        shows(browser, "world", "–")
+        shows(browser, "nodes", "1 of 3 nodes, 2 missing")
+        shows(browser, "grid-summary", "no round has run yet")
+        shows(browser, "behind", "no worker is running")
+        same("a head over no rows", browser.value("$('behind-head').hidden"), True)
+        job.do("await 0")
+        shows(browser, "state", "running")
+        same("the banner", browser.text("banner"), "")
+        shows(browser, "nodes", "3 nodes")
+        same("the head of the rows", browser.value("$('behind-head').hidden"), False)
+    has_no_errors(browser)
+
+
+def test_a_job_that_ends_between_two_looks(browser, program):
+    with SimulatedJob(program, 8) as job:
+        browser.open(job.url)
+        shows(browser, "goodput", "–")
+        job.do("advance 20000")
+        job.do("finish train.py succeeded")
+        shows(browser, "state", "ended")
+        shows(browser, "step", "20,000")
+        shows(browser, "goodput", "100.0 %")
+        shows(browser, "wall-title", "Ran for")
+    has_no_errors(browser)
+
+
 def test_the_loss(browser, program):
     with SimulatedJob(program, 8) as job:
         browser.open(job.url)
@@ -273,6 +306,12 @@ def screenshots(browser, program, folder):
     folder.mkdir(parents=True, exist_ok=True)
     for ranks in (8, 1024):
         with SimulatedJob(program, ranks) as job:
+            if ranks > 8:
+                job.do("await 3")
+                browser.open(job.url)
+                shows(browser, "state", "waiting")
+                shots(browser, folder, f"{ranks}-0-waits-for-nodes")
+                job.do("await 0")
             browser.open(job.url)
             shows(browser, "world", f"{ranks:,}")
             shots(browser, folder, f"{ranks}-1-start")
@@ -300,9 +339,11 @@ def screenshots(browser, program, folder):
             job.do(f"prove {culprit} rank {culprit} is stopped by a signal; the others wait for it in all_reduce 300 of group 0")
             shows(browser, "state", "hung")
             shots(browser, folder, f"{ranks}-5-hung")
-            job.do("finish train.py FAILED: rank 3 (pid 4003) ended with exit code 1")
+            ends = {8: ("stopped", "STOPPED by ddpctl stop of ada (pid 4711)"),
+                    1024: ("failed", "FAILED: rank 3 (pid 4003) ended with exit code 1")}
+            job.do(f"finish train.py {ends[ranks][1]}")
             shows(browser, "state", "ended")
-            shots(browser, folder, f"{ranks}-6-failed")
+            shots(browser, folder, f"{ranks}-6-{ends[ranks][0]}")
         time.sleep(1.2)
     with SimulatedJob(program, 8) as job:
         browser.open(job.url)
@@ -335,7 +376,8 @@ def main():
         if "--screenshots" in sys.argv:
             screenshots(browser, program, pathlib.Path(sys.argv[sys.argv.index("--screenshots") + 1]))
             return
-        for test in (test_numbers, test_the_loss, test_a_hang, test_a_proven_hang, test_a_connection_that_breaks, test_a_thousand_ranks, test_no_overflow):
+        for test in (test_numbers, test_waiting_for_nodes, test_a_job_that_ends_between_two_looks, test_the_loss, test_a_hang,
+                     test_a_proven_hang, test_a_connection_that_breaks, test_a_thousand_ranks, test_no_overflow):
             test(browser, program)
             print(f"page: {test.__name__} passed", flush=True)
 

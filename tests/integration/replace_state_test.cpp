@@ -58,7 +58,8 @@ TEST_P(StateOfALoop, ComesAlong) {
 }
 INSTANTIATE_TEST_SUITE_P(Ways, StateOfALoop,
                          ::testing::Values("rate_decays_between_steps", "rate_decays_in_step",
-                                           "momentum_in_step", "parameter_beside_the_model"),
+                                           "momentum_in_step", "parameter_beside_the_model",
+                                           "buffer_of_new_tensors", "one_struct"),
                          [](const auto& way) { return std::string(way.param); });
 
 struct Difference {

@@ -188,14 +188,28 @@ TEST(ReplaceTrainTest, TellsWhyAProgramCannotBeReplacedInPlace) {
       {"optimizer",
        "its optimizer (ddprun::test::(anonymous namespace)::SignDescent) is none whose state"},
       {"sparse", "optimizer.embedding.weight.momentum_buffer is a sparse tensor"},
-      {"late_value", "a step changes a buffer or what was given to Recoverable::keep()"},
-      {"late_buffer", "a step changes a buffer or what was given to Recoverable::keep()"},
-      {"late_random", "a step changes a buffer or what was given to Recoverable::keep()"}};
+      {"late_buffer", "a step changes a buffer or draws random numbers after its backward()"},
+      {"late_random", "a step changes a buffer or draws random numbers after its backward()"}};
   for (const auto& [way, why] : whys) {
     Job job(ddprun({"--nproc-per-node=2", "--standby=auto", "--max-restarts=1", "--no-python"},
                    {DDPRUN_UNREPLACEABLE, way}));
     EXPECT_EQ(job.wait(kTime), exited(0)) << job.err();
     EXPECT_THAT(job.err(), HasSubstr("cannot be replaced in place: " + std::string(why)));
+  }
+}
+
+TEST(ReplaceTrainTest, AKeptValueThatChangesAfterBackwardIsAnErrorInTheFirstStep) {
+  const std::pair<const char*, const char*> whats[] = {
+      {"late_value", "a step changes what was given to Recoverable::keep() after its backward()"},
+      {"late_field", "a step changes what was given to Recoverable::keep() after its backward()"},
+      {"stranger",
+       "Recoverable::run() was given an optimizer that this Recoverable does not carry"}};
+  for (const auto& [way, what] : whats) {
+    Job job(ddprun({"--nproc-per-node=2", "--standby=auto", "--no-python"},
+                   {DDPRUN_UNREPLACEABLE, way}));
+    EXPECT_EQ(job.wait(kTime), exited(2)) << job.err();
+    EXPECT_THAT(job.err(), HasSubstr(what));
+    EXPECT_THAT(job.err(), Not(HasSubstr("cannot be replaced in place"))) << way;
   }
 }
 

@@ -12,7 +12,8 @@
 //                  older                                           others wait for it
 //   fail R TEXT    rank R ends with code 1 and this  lose NODE     the node is lost
 //                  message; the job restarts         finish TEXT   the job's end
-//   prove R TEXT   it is proven that rank R hangs
+//   prove R TEXT   it is proven that rank R hangs    await NODES   the leader waits for so many nodes
+//                                                    more; 0: they are there
 #include <unistd.h>
 
 #include <algorithm>
@@ -94,6 +95,8 @@ class SimulatedJob final : public JobView {
     hung_ = {{rdzv::Hung::Why::kStopped, {rank}, sentence, 17s}};
   }
 
+  void await(int missing) { missing_ = missing; }
+
   void fail(int rank, const std::string& message) {
     tell(WorkerExited{.round = Round{round_},
                       .worker = {rank, rank % kWorkersOfNode, pid_of(rank)},
@@ -144,6 +147,12 @@ class SimulatedJob final : public JobView {
     NodeStatus node;
     node.host = host_of(index);
     node.agent_pid = 3000 + index;
+    node.max_restarts = 3;
+    node.wall = std::chrono::duration_cast<std::chrono::microseconds>(steady_clock::now() - began_);
+    if (missing_ > 0) {
+      node.state = NodeState::kWaiting;
+      return node;
+    }
     node.state = end_ ? NodeState::kEnded : NodeState::kRunning;
     node.leads = index == 0;
     node.round = Round{round_};
@@ -163,8 +172,6 @@ class SimulatedJob final : public JobView {
       node.workers.push_back(std::move(worker));
     }
     node.restarts = spent_;
-    node.max_restarts = 3;
-    node.wall = std::chrono::duration_cast<std::chrono::microseconds>(steady_clock::now() - began_);
     node.until_run = 1200ms;
     node.until_first_step = node.until_run;
     for (const RestartTotal& total : totals_) node.downtime.stopped += total.downtime;
@@ -195,7 +202,16 @@ class SimulatedJob final : public JobView {
                                  .missing_ranks = {},
                                  .left = {},
                                  .members = {}};
-    for (int index = 0; index < nodes(); ++index) {
+    if (missing_ > 0) {
+      status.leader->state = "gathering";
+      status.leader->missing = missing_;
+      status.leader->left = 850s;
+      for (int index = nodes() - missing_; index < nodes(); ++index) {
+        status.leader->missing_ranks.push_back(index);
+      }
+    }
+    status.leader->members.resize(static_cast<std::size_t>(nodes() - missing_));
+    for (int index = 0; index < nodes() - missing_; ++index) {
       status.nodes.push_back(parses_ && index > 0 ? *node_status_from(to_json(node(index)))
                                                   : node(index));
     }
@@ -242,6 +258,7 @@ class SimulatedJob final : public JobView {
   std::vector<Rank> ranks_;
   std::uint32_t round_ = 0;
   int spent_ = 0;
+  int missing_ = 0;
   std::vector<HungStatus> hung_;
   std::optional<WorkerState> end_;
   std::vector<RestartRecord> restarts_;
@@ -290,6 +307,7 @@ class Commands {
     if (command == "advance") return job_.advance(number());
     if (command == "age") return job_.age(milliseconds(number()));
     if (command == "hang") return job_.hang(static_cast<std::size_t>(number()));
+    if (command == "await") return job_.await(number());
     if (command == "lose") return job_.lose(number());
     if (command == "behind") {
       const int rank = number();

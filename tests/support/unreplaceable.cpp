@@ -46,6 +46,24 @@ struct SignDescent : torch::optim::Optimizer {
   }
 };
 
+struct Loop {
+  std::vector<double> losses;
+  template <typename Fields>
+  void fields(Fields& field) {
+    field(losses);
+  }
+};
+
+using Model = DistributedDataParallel<Net>;
+
+void one_step(Loop& loop, Model& model, torch::optim::Optimizer& optimizer) {
+  optimizer.zero_grad();
+  const torch::Tensor loss = model(torch::tensor({1, 2})).sum();
+  loss.backward();
+  optimizer.step();
+  loop.losses.push_back(loss.item<double>());
+}
+
 void train(Context& context, const std::string& way) {
   DdpOptions options;
   if (way == "hook") options.comm_hook = fp16_compress_hook();
@@ -60,7 +78,14 @@ void train(Context& context, const std::string& way) {
   Recoverable recoverable(context, model, *optimizer);
   std::int64_t steps = 0;
   recoverable.keep(steps);
+  Loop loop;
+  recoverable.keep(loop);
   recoverable.join();
+  if (way == "late_field") return recoverable.run(loop, one_step, model, *optimizer);
+  if (way == "stranger") {
+    torch::optim::SGD other(model.parameters(), SGDOptions(0.1));
+    return recoverable.run(loop, one_step, model, other);
+  }
   const auto step = [&] {
     recoverable.step([&] {
       optimizer->zero_grad();
@@ -80,7 +105,7 @@ void train(Context& context, const std::string& way) {
     torch::Tensor number = torch::ones({1});
     context.rank() == 0 ? context.send(number, 1) : context.recv(number, 0);
   } else if (way == "group") {
-    context.new_group({0, 1});
+    std::ignore = context.new_group({0, 1});
   }
   step();
 }

@@ -3,6 +3,7 @@
 #include <torch/nn.h>
 #include <torch/optim/adamw.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <functional>
@@ -28,23 +29,82 @@ using torch::optim::AdamWOptions;
 constexpr int kSteps = 24;
 
 struct Net : torch::nn::Module {
-  Net() {
+  explicit Net(bool remembers_inputs) : remembers_(remembers_inputs) {
     first = register_module("first", torch::nn::Linear(8, 8));
     norm = register_module("norm", torch::nn::BatchNorm1d(8));
     last = register_module("last", torch::nn::Linear(8, 1));
   }
   Tensor forward(const Tensor& inputs) {
-    const Tensor hidden = torch::relu(norm(first(inputs)));
+    Tensor hidden = torch::relu(norm(first(inputs)));
+    if (remembers_) {  // the last four batches, in another tensor each time
+      batches = torch::cat({batches, inputs.mean(0, /*keepdim=*/true)});
+      if (batches.size(0) > 4) batches = batches.narrow(0, 1, 4).clone();
+      hidden = hidden + batches.mean(0);
+    }
     death::reach("forward");
     return last(torch::dropout(hidden, 0.1, is_training()));
   }
   torch::nn::Linear first{nullptr}, last{nullptr};
   torch::nn::BatchNorm1d norm{nullptr};
+  Tensor& batches = register_buffer("batches", torch::zeros({1, 8}));
+
+ private:
+  bool remembers_;
 };
 
-std::shared_ptr<Net> make_net() {
+using Model = DistributedDataParallel<Net>;
+
+// What a loop counts, for the way that gives it to run().
+struct Loop {
+  std::int64_t step = 0;
+  std::vector<double> losses;
+  template <typename Fields>
+  void fields(Fields& field) {
+    field(step, losses);
+  }
+};
+
+void make_step(Loop& loop, Model& model, torch::optim::AdamW& optimizer, LRScheduler& schedule,
+               const Tensor& targets) {
+  optimizer.zero_grad();
+  const Tensor loss = (model(torch::randn({4, 8})) - targets).square().mean();
+  loop.losses.push_back(loss.item<double>());
+  ++loop.step;
+  schedule.step();  // so the rate is that of the next loss
+  loss.backward();
+  optimizer.step();
+}
+
+// A loop whose next step depends on all that the last ones have counted.
+void train_with_a_struct(Context& context, Recoverable& recoverable, Model& model,
+                         torch::optim::AdamW& optimizer) {
+  Loop loop;
+  LRScheduler schedule(optimizer, lr_scheduler::cosine_annealing_lr(40));
+  recoverable.keep(loop, schedule);
+  torch::manual_seed(10 + static_cast<std::uint64_t>(context.rank()));
+  recoverable.join();
+  while (loop.step < kSteps) {
+    death::at_step(loop.step + 1);
+    const double least = loop.losses.empty() ? 1 : *std::ranges::min_element(loop.losses);
+    recoverable.run(loop, make_step, model, optimizer, schedule, torch::full({4, 1}, least));
+    death::reach("after_step");
+  }
+}
+
+std::shared_ptr<Net> make_net(bool remembers_inputs) {
   torch::manual_seed(1);
-  return std::make_shared<Net>();
+  return std::make_shared<Net>(remembers_inputs);
+}
+
+void print_hashes(Context& context, const std::vector<Tensor>& tensors) {
+  std::string bytes;
+  for (const Tensor& tensor : tensors) {
+    bytes.append(static_cast<const char*>(tensor.const_data_ptr()), tensor.nbytes());
+  }
+  const auto hash = static_cast<std::int64_t>(std::hash<std::string>()(bytes));
+  for (const std::int64_t each : context.all_gather(hash)) {
+    if (context.is_main_process()) std::printf("weights %lx\n", each);
+  }
 }
 
 void multiply_rates(torch::optim::Optimizer& optimizer, double factor) {
@@ -54,7 +114,7 @@ void multiply_rates(torch::optim::Optimizer& optimizer, double factor) {
 }
 
 void train(Context& context, const std::string& way) {
-  DistributedDataParallel<Net> model(make_net(), context);
+  Model model(make_net(way == "buffer_of_new_tensors"), context);
   const Tensor scale =
       torch::ones({1}).requires_grad_();  // a loss's own parameter, as ArcFace has one
   std::vector<Tensor> parameters = model->parameters();
@@ -64,6 +124,10 @@ void train(Context& context, const std::string& way) {
   if (way == "schedule_not_kept")
     schedule.emplace(optimizer, lr_scheduler::cosine_annealing_lr(40));
   Recoverable recoverable(context, model, optimizer);
+  if (way == "one_struct") {
+    train_with_a_struct(context, recoverable, model, optimizer);
+    return print_hashes(context, parameters);
+  }
   std::int64_t step = 0;
   recoverable.keep(step);
   torch::manual_seed(10 + static_cast<std::uint64_t>(context.rank()));
@@ -97,14 +161,8 @@ void train(Context& context, const std::string& way) {
     if (schedule) schedule->step();
     death::reach("after_step");
   }
-  std::string bytes;
-  for (const Tensor& parameter : parameters) {
-    bytes.append(static_cast<const char*>(parameter.const_data_ptr()), parameter.nbytes());
-  }
-  const auto hash = static_cast<std::int64_t>(std::hash<std::string>()(bytes));
-  for (const std::int64_t each : context.all_gather(hash)) {
-    if (context.is_main_process()) std::printf("weights %lx\n", each);
-  }
+  if (way == "buffer_of_new_tensors") parameters.push_back(model->batches);
+  print_hashes(context, parameters);
 }
 
 }  // namespace

@@ -126,23 +126,21 @@ int Group::global_rank(int rank) const {
 }
 
 std::unique_ptr<Group> Group::new_group(const std::vector<int>& ranks) {
-  std::vector<int> members = ranks;
-  std::sort(members.begin(), members.end());
+  std::vector<int> sorted = ranks;
+  std::ranges::sort(sorted);
   std::string wrong;
-  if (members.empty()) wrong = "the list of ranks is empty";
-  if (std::adjacent_find(members.begin(), members.end()) != members.end()) {
-    wrong = "a rank is twice in the list";
-  }
-  if (!members.empty() && (members.front() < 0 || members.back() >= size())) {
+  if (sorted.empty()) wrong = "the list of ranks is empty";
+  if (std::ranges::adjacent_find(sorted) != sorted.end()) wrong = "a rank is twice in the list";
+  if (!sorted.empty() && (sorted.front() < 0 || sorted.back() >= size())) {
     wrong = "ranks count from 0 to " + std::to_string(size() - 1);
   }
   // One rank with another list would wait for a group that the others do not make.
-  const auto lists = all_gather_object(members);
+  const auto lists = all_gather_object(ranks);
   if (!wrong.empty()) refuse("new_group", wrong);
   for (std::size_t other = 0; other < lists.size(); ++other) {
-    if (lists[other] != members) {
+    if (lists[other] != ranks) {
       refuse("new_group", "rank ", membership_->global_ranks[other],
-             " was given other ranks than rank ",
+             " was given another list of ranks than rank ",
              membership_->global_ranks[static_cast<std::size_t>(rank())]);
     }
   }
@@ -154,11 +152,11 @@ std::unique_ptr<Group> Group::new_group(const std::vector<int>& ranks) {
   membership->diagnosis = membership_->diagnosis;
   membership->compares_calls = membership_->compares_calls;
   membership->hangs = membership_->hangs;
-  for (const int member : members) membership->global_ranks.push_back(global_rank(member));
-  const auto self = std::find(members.begin(), members.end(), rank());
-  if (self == members.end()) return nullptr;
-  membership->rank = static_cast<int>(self - members.begin());
-  membership->is_whole_job = membership_->is_whole_job && members.size() == lists.size();
+  for (const int member : ranks) membership->global_ranks.push_back(global_rank(member));
+  const auto self = std::find(ranks.begin(), ranks.end(), rank());
+  if (self == ranks.end()) return nullptr;
+  membership->rank = static_cast<int>(self - ranks.begin());
+  membership->is_whole_job = membership_->is_whole_job && ranks.size() == lists.size();
   membership->device = membership_->device;
   membership->recovery = membership_->recovery;
   if (membership->recovery) {

@@ -34,9 +34,9 @@ std::vector<std::string> texts_of(const Tensors& all, const std::vector<std::int
 
 }  // namespace
 
-std::string Group::broadcast(std::string text, int root) {
-  text.resize(static_cast<std::size_t>(broadcast(static_cast<std::int64_t>(text.size()), root)));
-  broadcast(view_of(text.data(), text.size()), root);
+std::string Group::broadcast(std::string text, int src) {
+  text.resize(static_cast<std::size_t>(broadcast(static_cast<std::int64_t>(text.size()), src)));
+  broadcast(view_of(text.data(), text.size()), src);
   return text;
 }
 
@@ -45,10 +45,10 @@ std::vector<std::string> Group::all_gather(const std::string& text) {
   return texts_of(all_gather(padded(text, std::ranges::max(sizes))), sizes);
 }
 
-std::vector<std::string> Group::gather(const std::string& text, int root) {
-  check_rank("gather", root);
+std::vector<std::string> Group::gather(const std::string& text, int dst) {
+  check_rank("gather", dst);
   const auto sizes = all_gather(static_cast<std::int64_t>(text.size()));
-  return texts_of(gather(padded(text, std::ranges::max(sizes)), root), sizes);
+  return texts_of(gather(padded(text, std::ranges::max(sizes)), dst), sizes);
 }
 
 void Codec<torch::Tensor>::write(ByteWriter& writer, const torch::Tensor& tensor) {

@@ -40,31 +40,31 @@ struct Arrival {
 
 }  // namespace
 
-Work<> Group::send_async(const Tensor& tensor, int to, int tag) {
-  check_rank("send", to);
+Work<> Group::send_async(const Tensor& tensor, int dst, int tag) {
+  check_rank("send", dst);
   refuse_recovery_between_steps(*membership_);
-  if (to == rank()) refuse("send", "a rank cannot send to itself");
+  if (dst == rank()) refuse("send", "a rank cannot send to itself");
   Tensor own = dense("send", tensor);
   if (own.numel() == 0) return Work<>(Operation());
   if (goes_through_cpu(*membership_, own)) own = own.cpu();
   Tensors moved{as_bytes(own)};
   const auto limit = limit_of_message(*membership_, own);
   return Operation(
-      membership_, "send", {own}, [&] { return membership_->group->send(moved, to, tag); }, nullptr,
-      limit);
+      membership_, "send", {own}, [&] { return membership_->group->send(moved, dst, tag); },
+      nullptr, limit);
 }
 
-Work<> Group::recv_async(Tensor into, int from, int tag) {
-  check_rank("recv", from);
+Work<> Group::recv_async(Tensor into, int src, int tag) {
+  check_rank("recv", src);
   refuse_recovery_between_steps(*membership_);
-  if (from == rank()) refuse("recv", "a rank cannot receive from itself");
+  if (src == rank()) refuse("recv", "a rank cannot receive from itself");
   into = in_place("recv", into);
   if (into.numel() == 0) return Work<>(Operation());
   const Arrival arrival(*membership_, into);
   Tensors moved{as_bytes(arrival.buffer)};
   const auto limit = limit_of_message(*membership_, into);
   return Operation(
-      membership_, "recv", {into}, [&] { return membership_->group->recv(moved, from, tag); },
+      membership_, "recv", {into}, [&] { return membership_->group->recv(moved, src, tag); },
       arrival.finish, limit);
 }
 

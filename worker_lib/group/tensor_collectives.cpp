@@ -110,14 +110,14 @@ std::vector<std::int64_t> with_rows(const Tensor& tensor, std::int64_t count) {
 
 }  // namespace
 
-Work<> Group::broadcast_async(Tensor tensor, int root, Mode mode) {
-  check_rank("broadcast", root);
+Work<> Group::broadcast_async(Tensor tensor, int src, Mode mode) {
+  check_rank("broadcast", src);
   tensor = in_place("broadcast", tensor);
   if (tensor.numel() == 0) return Work<>(Operation());
   Tensors moved{as_bytes(tensor)};
-  const c10d::BroadcastOptions options{.rootRank = root, .asyncOp = mode == Mode::kAsync};
+  const c10d::BroadcastOptions options{.rootRank = src, .asyncOp = mode == Mode::kAsync};
   return Work<>(start({.name = "broadcast",
-                       .root = root,
+                       .root = src,
                        .mode = mode,
                        .results = {tensor},
                        .is_equal_everywhere = true},
@@ -149,36 +149,36 @@ Work<> Group::all_reduce_async(Tensor tensor, ReduceOp op, Mode mode) {
       std::move(finish)));
 }
 
-Work<> Group::reduce_async(Tensor tensor, int root, ReduceOp op, Mode mode) {
-  check_rank("reduce", root);
+Work<> Group::reduce_async(Tensor tensor, int dst, ReduceOp op, Mode mode) {
+  check_rank("reduce", dst);
   tensor = in_place("reduce", tensor);
   const Reduction asked = reduction_for("reduce", *membership_, tensor, op);
   const Tensor lies = for_reduction(tensor);
   const Tensor sent = to_reduce(*membership_, lies);
   Tensors tensors{sent};
   const c10d::ReduceOptions options{
-      .reduceOp = asked.op, .rootRank = root, .asyncOp = mode == Mode::kAsync};
+      .reduceOp = asked.op, .rootRank = dst, .asyncOp = mode == Mode::kAsync};
   std::function<void()> finish;
-  if (!asked.is_done && rank() == root)
+  if (!asked.is_done && rank() == dst)
     finish = [=, by = asked.divisor] { conclude(sent, by, lies); };
   return Work<>(start(
-      {.name = "reduce", .root = root, .op = op, .mode = mode, .results = {sent}}, {tensor, sent},
+      {.name = "reduce", .root = dst, .op = op, .mode = mode, .results = {sent}}, {tensor, sent},
       [&] { return asked.is_done ? WorkPtr() : membership_->group->reduce(tensors, options); },
       std::move(finish)));
 }
 
-Work<Tensors> Group::gather_async(const Tensor& tensor, int root, Mode mode) {
-  check_rank("gather", root);
+Work<Tensors> Group::gather_async(const Tensor& tensor, int dst, Mode mode) {
+  check_rank("gather", dst);
   const Tensor own = dense("gather", tensor);
   if (membership_->recovery && membership_->recovery->is_between_steps()) {
-    // So that every rank can say to one that takes another's place what came to the root.
+    // So that every rank can tell one that takes another's place what came to rank dst.
     Tensors all = all_gather(own);
-    if (rank() != root) all.clear();
+    if (rank() != dst) all.clear();
     return {Operation(), std::move(all)};
   }
   Tensors result;
   std::vector<Tensors> outputs;
-  if (rank() == root) {
+  if (rank() == dst) {
     outputs.emplace_back();
     for (int other = 0; other < size(); ++other) {
       result.push_back(torch::empty_like(own));
@@ -187,10 +187,10 @@ Work<Tensors> Group::gather_async(const Tensor& tensor, int root, Mode mode) {
   }
   if (own.numel() == 0) return {Operation(), std::move(result)};
   Tensors inputs{as_bytes(own)};
-  const c10d::GatherOptions options{.rootRank = root, .asyncOp = mode == Mode::kAsync};
+  const c10d::GatherOptions options{.rootRank = dst, .asyncOp = mode == Mode::kAsync};
   Tensors kept{own};
   kept.insert(kept.end(), result.begin(), result.end());
-  return {start({.name = "gather", .root = root, .mode = mode, .results = result}, std::move(kept),
+  return {start({.name = "gather", .root = dst, .mode = mode, .results = result}, std::move(kept),
                 [&] { return membership_->group->gather(outputs, inputs, options); }),
           std::move(result)};
 }
@@ -232,11 +232,11 @@ Tensors Group::all_gather_uneven(const Tensor& tensor) {
   return parts;
 }
 
-Work<> Group::scatter_async(Tensor into, const Tensors& parts, int root, Mode mode) {
-  check_rank("scatter", root);
+Work<> Group::scatter_async(Tensor into, const Tensors& parts, int src, Mode mode) {
+  check_rank("scatter", src);
   into = in_place("scatter", into);
   if (!into.is_contiguous()) refuse("scatter", "the tensor to write must be contiguous");
-  const bool is_root = rank() == root;
+  const bool is_root = rank() == src;
   if (parts.size() != (is_root ? static_cast<std::size_t>(size()) : 0)) {
     refuse("scatter", is_root ? "the root must give one part per rank, " : "only the root gives ",
            is_root ? std::to_string(size()) + ", not " : "parts, not this rank, which has ",
@@ -257,8 +257,8 @@ Work<> Group::scatter_async(Tensor into, const Tensors& parts, int root, Mode mo
   }
   if (into.numel() == 0) return Work<>(Operation());
   Tensors outputs{as_bytes(into)};
-  const c10d::ScatterOptions options{.rootRank = root, .asyncOp = mode == Mode::kAsync};
-  return Work<>(start({.name = "scatter", .root = root, .mode = mode, .results = {into}},
+  const c10d::ScatterOptions options{.rootRank = src, .asyncOp = mode == Mode::kAsync};
+  return Work<>(start({.name = "scatter", .root = src, .mode = mode, .results = {into}},
                       std::move(kept),
                       [&] { return membership_->group->scatter(outputs, inputs, options); }));
 }

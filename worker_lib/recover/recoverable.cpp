@@ -10,6 +10,7 @@
 #include <iterator>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string_view>
 #include <typeinfo>
 #include <unordered_set>
@@ -102,6 +103,47 @@ void append_tensors(ByteWriter& writer, const std::vector<Tensor>& tensors) {
   for (const Tensor& tensor : tensors) append_tensor(writer, tensor.detach().cpu());
 }
 
+// A module's member may be a reference to its buffer's place, so that an assignment gives it another tensor, also of other
+// sizes: all are looked up each time.
+void append_buffers(ByteWriter& writer, const torch::nn::Module& module) {
+  const std::vector<Tensor> buffers = module.buffers();
+  writer.count(buffers.size());
+  for (const Tensor& buffer : buffers) {
+    Codec<std::int8_t>::write(writer, static_cast<std::int8_t>(buffer.scalar_type()));
+    writer.count(static_cast<std::size_t>(buffer.dim()));
+    writer.bytes(buffer.sizes().data(), buffer.sizes().size() * sizeof(std::int64_t));
+  }
+  append_tensors(writer, buffers);
+}
+
+void restore_buffers(ByteReader& reader, const torch::nn::Module& module) {
+  const std::vector<Tensor> buffers = module.buffers();
+  if (reader.count() != buffers.size()) {
+    throw UsageError(
+        "the model has not as many buffers as before this step: register all of them before its "
+        "first step");
+  }
+  const torch::NoGradGuard no_grad;
+  std::vector<Tensor> states;
+  for (std::size_t i = 0; i < buffers.size(); ++i) {
+    const auto type = static_cast<torch::ScalarType>(Codec<std::int8_t>::read(reader));
+    std::vector<std::int64_t> sizes(reader.count(sizeof(std::int64_t)));
+    reader.bytes(sizes.data(), sizes.size() * sizeof(std::int64_t));
+    states.push_back(torch::empty(sizes, type));
+  }
+  for (std::size_t i = 0; i < buffers.size(); ++i) {
+    reader.bytes(states[i].mutable_data_ptr(), states[i].nbytes());
+    Tensor buffer = buffers[i];
+    const bool fits =
+        buffer.scalar_type() == states[i].scalar_type() && buffer.sizes() == states[i].sizes();
+    if (fits) {
+      buffer.copy_(states[i]);
+    } else {
+      buffer.set_data(states[i].to(buffer.device()));
+    }
+  }
+}
+
 // Small ones together, up to kTogetherBytes: each call has its price, and models have thousands of them.
 constexpr std::size_t kSmallBytes = 256 << 10;
 constexpr std::size_t kTogetherBytes = 4 << 20;
@@ -171,6 +213,12 @@ void put_back(at::Generator generator, std::string_view state) {
 }  // namespace
 
 struct Recoverable::Parts final : RecoverableState {
+  // What append_to() had last for this rank only, while a step is watched.
+  struct Own {
+    std::string of_process;  // buffers, random numbers, …
+    std::string kept;
+  };
+
   Parts(Context& its_context, torch::nn::Module& its_module, GradientReducer& its_reducer,
         torch::optim::Optimizer& its_optimizer)
       : context(its_context),
@@ -184,10 +232,6 @@ struct Recoverable::Parts final : RecoverableState {
     if (context.device().is_cuda()) {
       of_gpu = at::globalContext().defaultGenerator(context.device());
     }
-    for (const auto& item : module.named_buffers()) {
-      buffers.push_back(item.value());
-      buffer_names.push_back(std::string(kModelPrefix) + item.key());
-    }
   }
 
   void append_to(std::string& state) override {
@@ -200,10 +244,15 @@ struct Recoverable::Parts final : RecoverableState {
     writer.bytes(&vote, sizeof vote);
     const bool must_broadcast = reducer.must_broadcast_buffers();
     writer.bytes(&must_broadcast, sizeof must_broadcast);
-    append_tensors(writer, buffers);
+    append_buffers(writer, module);
+    const std::size_t begin_of_kept = state.size();
     for (const auto& [data, size] : values) writer.bytes(data, size);
-    for (Stateful* const part : own) Codec<std::string>::write(writer, part->state_dict());
-    if (is_watched) last_own.assign(state, begin, state.size() - begin);
+    for (const auto& part : own) Codec<std::string>::write(writer, part->state_dict());
+    if (is_watched) {
+      const std::string_view all(state);
+      last_own = {std::string(all.substr(begin, begin_of_kept - begin)),
+                  std::string(all.substr(begin_of_kept))};
+    }
     // After the parts: one that moves the options (a schedule) has set its own of that moment.
     append_options(writer, optimizer);
     for (Stateful* const part : replicated) Codec<std::string>::write(writer, part->state_dict());
@@ -221,15 +270,9 @@ struct Recoverable::Parts final : RecoverableState {
     bool must_broadcast = true;
     reader.bytes(&must_broadcast, sizeof must_broadcast);
     reducer.set_must_broadcast_buffers(must_broadcast);
-    if (const std::string other = other_buffers(); !other.empty()) throw UsageError(other);
-    const torch::NoGradGuard no_grad;
-    for (const Tensor& buffer : buffers) {
-      const Tensor dense = torch::empty(buffer.sizes(), buffer.options().device(torch::kCPU));
-      reader.bytes(dense.mutable_data_ptr(), dense.nbytes());
-      Tensor(buffer).copy_(dense);
-    }
+    restore_buffers(reader, module);
     for (const auto& [data, size] : values) reader.bytes(data, size);
-    for (Stateful* const part : own) part->load_state_dict(Codec<std::string>::read(reader));
+    for (const auto& part : own) part->load_state_dict(Codec<std::string>::read(reader));
     restore_options(reader, optimizer);
     for (Stateful* const part : replicated) {
       const std::string text = Codec<std::string>::read(reader);
@@ -271,7 +314,10 @@ struct Recoverable::Parts final : RecoverableState {
       arrays.push_back({each.name, static_cast<torch::ScalarType>(each.type), each.sizes});
     }
     std::vector<Tensor> in_order;
-    if (lacks_it) in_order = places_of(arrays, whole);
+    if (lacks_it) {
+      shape_buffers(arrays);
+      in_order = places_of(arrays, whole);
+    }
     for (const auto& each : description.tensors) {
       if (lacks_it) break;
       const auto at = tensors.find(each.name);
@@ -281,7 +327,7 @@ struct Recoverable::Parts final : RecoverableState {
       }
       in_order.push_back(at->second);
     }
-    const std::unordered_set<std::string_view> own_names(buffer_names.begin(), buffer_names.end());
+    const std::set<std::string, std::less<>> own_names = names_of_buffers();
     for (std::size_t i = 0; i < in_order.size(); ++i) {
       // With a count of versions of its own: version() says what steps have changed.
       in_order[i] = in_order[i].variable_data();
@@ -308,7 +354,7 @@ struct Recoverable::Parts final : RecoverableState {
   // Around one attempt at a step.
   void make(const std::function<void()>& f) {
     is_watched = steps_watched < kStepsWatched;
-    last_own.clear();
+    last_own.reset();
     f();
     if (is_watched) check_step();
     is_watched = false;
@@ -330,31 +376,47 @@ struct Recoverable::Parts final : RecoverableState {
   void check_step() {
     ++steps_watched;
     if (!recovery->may_recover()) return;
-    const std::string before = std::move(last_own);
+    const std::optional<Own> before = std::exchange(last_own, std::nullopt);
     std::string now;
     append_to(now);
-    if (const std::string why = why_not(last_own, before); !why.empty()) recovery->refuse(why);
+    if (before && before->kept != last_own->kept) {
+      throw UsageError(
+          "a step changes what was given to Recoverable::keep() after its backward(), and a rank "
+          "that dies then would "
+          "continue without the change: change it before backward() or after Recoverable::step(), "
+          "or use "
+          "keep_replicated()");
+    }
+    if (const std::string why = why_not(before); !why.empty()) recovery->refuse(why);
   }
-  std::string why_not(const std::string& own_now, const std::string& own_before) const {
+  std::string why_not(const std::optional<Own>& before) const {
     const std::string sparse =
         first_sparse(state_of(with_parameters_beside(module, optimizer), optimizer));
     if (!sparse.empty()) return sparse;
-    if (const std::string other = other_buffers(); !other.empty()) return other;
-    if (own_before.empty() || own_now == own_before) return {};
-    return "a step changes a buffer or what was given to Recoverable::keep(), or draws random "
-           "numbers, after its "
-           "backward(): do it before backward() or after Recoverable::step(), or use "
-           "keep_replicated()";
+    if (!before || before->of_process == last_own->of_process) return {};
+    return "a step changes a buffer or draws random numbers after its backward(): do it before "
+           "backward() or after "
+           "Recoverable::step()";
   }
 
-  // Empty: they are the tensors that this has.
-  std::string other_buffers() const {
-    const std::vector<Tensor> now = module.buffers();
-    if (std::ranges::equal(now, buffers, [](const auto& a, const auto& b) { return a.is_same(b); }))
-      return {};
-    return "the model has other buffers than when its Recoverable was made: copy into a buffer "
-           "instead of assigning to it, "
-           "or make the Recoverable later";
+  // Steps may have given them other sizes than the set-up did.
+  void shape_buffers(const std::vector<Described>& arrays) const {
+    for (const auto& item : module.named_buffers()) {
+      const auto its =
+          std::ranges::find(arrays, std::string(kModelPrefix) + item.key(), &Described::name);
+      if (its == arrays.end()) continue;
+      Tensor buffer = item.value();
+      if (buffer.scalar_type() == its->type && buffer.sizes() == its->sizes) continue;
+      buffer.set_data(torch::empty(its->sizes, buffer.options().dtype(its->type)));
+    }
+  }
+
+  std::set<std::string, std::less<>> names_of_buffers() const {
+    std::set<std::string, std::less<>> names;
+    for (const auto& item : module.named_buffers()) {
+      names.insert(std::string(kModelPrefix) + item.key());
+    }
+    return names;
   }
 
   // After a replacement, before a step is committed. If a rank is lost meanwhile the step counts, and the next
@@ -369,7 +431,7 @@ struct Recoverable::Parts final : RecoverableState {
     try {
       result = comparison->next(context, compared, [this] {
         NamedTensors tensors = state_of(with_parameters_beside(module, optimizer), optimizer);
-        for (const std::string& name : buffer_names) tensors.erase(name);
+        for (const std::string& name : names_of_buffers()) tensors.erase(name);
         return tensors;
       });
     } catch (const GroupLost&) {
@@ -398,17 +460,16 @@ struct Recoverable::Parts final : RecoverableState {
   at::Generator of_gpu;            // the rank's; undefined on the CPU
   std::vector<Tensor> parameters;  // the model's, and the optimizer's only
   std::vector<Tensor> beside;
-  std::vector<Tensor> buffers;
-  std::vector<std::string> buffer_names;
   std::vector<std::pair<void*, std::size_t>> values;
-  std::vector<Stateful*> own;
+  std::vector<std::shared_ptr<Stateful>> own;
+  std::unordered_set<const void*> kept;  // where it is
   std::vector<Stateful*> replicated;
   std::string options_after_step;                   // the last one that is over
   std::optional<SharedStateComparison> comparison;  // since the last replacement
   std::int64_t compared_from = -1;                  // the number of the step
   int steps_watched = 0;
   bool is_watched = false;
-  std::string last_own;  // what append_to() had last for this rank only, while a step is watched
+  std::optional<Own> last_own;
 };
 
 Recoverable::Recoverable(Context& context, torch::nn::Module& module, GradientReducer& reducer,
@@ -421,11 +482,26 @@ Recoverable::~Recoverable() {
 
 void Recoverable::keep_bytes(void* data, std::size_t size) {
   parts_->values.emplace_back(data, size);
+  parts_->kept.insert(data);
 }
 
-void Recoverable::keep(Stateful& part) { parts_->own.push_back(&part); }
+void Recoverable::keep_part(std::shared_ptr<Stateful> part, const void* place) {
+  parts_->own.push_back(std::move(part));
+  parts_->kept.insert(place);
+}
 
-void Recoverable::keep_replicated(Stateful& part) { parts_->replicated.push_back(&part); }
+void Recoverable::keep_replicated(Stateful& part) {
+  parts_->replicated.push_back(&part);
+  parts_->kept.insert(&part);
+}
+
+void Recoverable::check_is_carried(const void* place, const char* what) const {
+  if (place == &parts_->module || place == &parts_->optimizer || parts_->kept.contains(place))
+    return;
+  throw UsageError(std::string("Recoverable::run() was given ") + what +
+                   " that this Recoverable does not carry: give it to keep() or keep_replicated() "
+                   "before join()");
+}
 
 namespace {
 

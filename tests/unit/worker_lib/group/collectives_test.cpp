@@ -402,9 +402,13 @@ TEST_P(Collectives, ASparseTensorIsAddedUpWhereItIs) {
       EXPECT_EQ(sum.to_dense()[rank][1].item<int>(), rank + 1);
     }
     EXPECT_THAT([&] { context.broadcast(sum); }, ThrowsMessage<Failure>(HasSubstr("to_dense()")));
-    EXPECT_THAT([&] { context.all_gather(sum); }, ThrowsMessage<Failure>(HasSubstr("to_dense()")));
-    EXPECT_THAT([&] { context.all_to_all(Tensors(static_cast<std::size_t>(context.size()))); },
-                ThrowsMessage<Failure>(HasSubstr("not defined")));
+    EXPECT_THAT([&] { std::ignore = context.all_gather(sum); },
+                ThrowsMessage<Failure>(HasSubstr("to_dense()")));
+    EXPECT_THAT(
+        [&] {
+          std::ignore = context.all_to_all(Tensors(static_cast<std::size_t>(context.size())));
+        },
+        ThrowsMessage<Failure>(HasSubstr("not defined")));
   });
 }
 
@@ -458,7 +462,7 @@ TEST(Messages, OverGlooHaveTheLimitOfACollective) {
 
 TEST(SmallerGroups, WorkBesideEachOtherAndTheWhole) {
   run_ranks(4, [](Context& context) {
-    const auto evens = context.new_group({2, 0});
+    const auto evens = context.new_group({0, 2});
     const auto odds = context.new_group({1, 3});
     ASSERT_EQ(evens != nullptr, context.rank() % 2 == 0);
     ASSERT_EQ(odds != nullptr, context.rank() % 2 == 1);
@@ -478,11 +482,32 @@ TEST(SmallerGroups, WorkBesideEachOtherAndTheWhole) {
   });
 }
 
+TEST(SmallerGroups, HaveTheOrderOfTheirList) {
+  run_ranks(4, [](Context& context) {
+    const auto group = context.new_group({3, 0, 2});
+    ASSERT_EQ(group == nullptr, context.rank() == 1);
+    if (!group) return;
+    EXPECT_EQ(group->all_gather(context.rank()), (std::vector<int>{3, 0, 2}));
+    EXPECT_EQ(group->rank(), context.rank() == 3 ? 0 : context.rank() == 0 ? 1 : 2);
+    EXPECT_EQ(group->global_rank(0), 3);
+    EXPECT_EQ(group->broadcast(context.rank()), 3);
+    // Messages, too, go by the ranks of the group.
+    torch::Tensor tensor = torch::full({1}, context.rank());
+    if (group->rank() == 0) group->send(tensor, 2);
+    if (group->rank() == 2) {
+      group->recv(tensor, 0);
+      EXPECT_EQ(tensor.item<int>(), 3);
+    }
+    const auto reversed = group->new_group({2, 1, 0});
+    EXPECT_EQ(reversed->all_gather(context.rank()), (std::vector<int>{2, 0, 3}));
+  });
+}
+
 TEST(SmallerGroups, AListThatMakesNoSenseIsRefusedOnAllRanks) {
   run_ranks(2, [](Context& context) {
     const auto refused = [&](std::vector<int> ranks) {
       try {
-        context.new_group(ranks);
+        std::ignore = context.new_group(ranks);
       } catch (const Failure& failure) {
         return failure.error().message;
       }
@@ -491,7 +516,8 @@ TEST(SmallerGroups, AListThatMakesNoSenseIsRefusedOnAllRanks) {
     EXPECT_THAT(refused({}), HasSubstr("empty"));
     EXPECT_THAT(refused({0, 0}), HasSubstr("twice"));
     EXPECT_THAT(refused({0, 2}), HasSubstr("from 0 to 1"));
-    EXPECT_THAT(refused({context.rank()}), HasSubstr("other ranks than rank"));
+    EXPECT_THAT(refused({context.rank()}), HasSubstr("another list of ranks than rank"));
+    EXPECT_THAT(refused({context.rank(), 1 - context.rank()}), HasSubstr("another list"));
     EXPECT_EQ(context.all_reduce(1), 2);
   });
 }
@@ -513,19 +539,22 @@ TEST(WrongArguments, AreRefusedWithASentence) {
     EXPECT_THAT(refused([&] { context.broadcast(Tensor()); }), HasSubstr("not defined"));
     EXPECT_THAT(refused([&] { context.all_reduce(tensor.slice(0, 0, 3, 2)); }),
                 HasSubstr("cannot be written in place"));
-    EXPECT_THAT(refused([&] { context.reduce_scatter(tensor); }), HasSubstr("equal parts"));
-    EXPECT_THAT(refused([&] { context.all_to_all(tensor); }), HasSubstr("equal parts"));
+    EXPECT_THAT(refused([&] { std::ignore = context.reduce_scatter(tensor); }),
+                HasSubstr("equal parts"));
+    EXPECT_THAT(refused([&] { std::ignore = context.all_to_all(tensor); }),
+                HasSubstr("equal parts"));
     EXPECT_THAT(refused([&] {
                   context.all_to_all_async(tensor, {1, 1}, {1, 1}).wait();
                 }),
                 HasSubstr("add up to 3"));
-    EXPECT_THAT(refused([&] { context.all_to_all(Tensors{tensor}); }), HasSubstr("1 parts"));
+    EXPECT_THAT(refused([&] { std::ignore = context.all_to_all(Tensors{tensor}); }),
+                HasSubstr("1 parts"));
     EXPECT_THAT(refused([&] { context.scatter(tensor, {tensor}, 1 - context.rank()); }),
                 HasSubstr("only the root"));
     EXPECT_THAT(refused([&] { context.scatter(tensor, {tensor}, context.rank()); }),
                 HasSubstr("one part per rank"));
     EXPECT_THAT(refused([&] { context.send(tensor, context.rank()); }), HasSubstr("to itself"));
-    EXPECT_THAT(refused([&] { context.all_gather_uneven(torch::tensor(1)); }),
+    EXPECT_THAT(refused([&] { std::ignore = context.all_gather_uneven(torch::tensor(1)); }),
                 HasSubstr("0 dimensions"));
     EXPECT_EQ(context.all_reduce(1), 2);
   });
@@ -588,10 +617,11 @@ TEST(WrongArguments, ShapesThatDifferBetweenRanksAreNamedOnBoth) {
     const Tensor tensor = torch::ones({3, context.rank() + 2});
     const auto message =
         AllOf(HasSubstr("rank 0 brings Float[*, 2]"), HasSubstr("rank 1 brings Float[*, 3]"));
-    EXPECT_THAT([&] { context.all_gather_uneven(tensor); }, ThrowsMessage<Failure>(message));
+    EXPECT_THAT([&] { std::ignore = context.all_gather_uneven(tensor); },
+                ThrowsMessage<Failure>(message));
     EXPECT_THAT(
         [&] {
-          context.all_to_all(Tensors{tensor, tensor});
+          std::ignore = context.all_to_all(Tensors{tensor, tensor});
         },
         ThrowsMessage<Failure>(message));
   });

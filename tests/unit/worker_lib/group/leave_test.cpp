@@ -54,7 +54,7 @@ TEST(Leave, TheAgentSeesWhatTheContextDoes) {
         EXPECT_EQ(progress().step, 3);
         EXPECT_EQ(progress().total_steps, 10);
         context.barrier();
-        context.all_reduce(1);
+        std::ignore = context.all_reduce(1);
         EXPECT_EQ(progress().collectives, 2U);
         EXPECT_EQ(progress().phase, WorkerPhase::kRunning) << "again";
         EXPECT_FALSE(context.should_leave());
@@ -81,7 +81,7 @@ TEST(Leave, AllRanksLeaveAfterTheSameStepWhenOneIsTold) {
         [&](Context& context) {
           const int rank = context.rank();
           for (int step = 1; step < 100'000; ++step) {
-            context.all_reduce(1);
+            std::ignore = context.all_reduce(1);
             context.progress(step);
             if (rank == told && step == 20) {
               EXPECT_TRUE(agents[told].link->ask_to_leave());
@@ -136,7 +136,7 @@ TEST(Leave, AFailureVoteLeavesTooUnlessARankHasFailed) {
           const int rank = context.rank();
           FailureVote failures(context);
           for (int step = 1; step < 100'000; ++step) {
-            context.all_reduce(1);
+            std::ignore = context.all_reduce(1);
             if (rank == 2 && step == 20) {
               EXPECT_TRUE(agents[2].link->ask_to_leave());
               if (fails) failures.report(step, "the disk is full");

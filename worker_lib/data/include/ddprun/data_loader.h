@@ -189,7 +189,8 @@ class DataLoader {
       } else {
         throw UsageError(
             "several threads cannot load from a dataset that has no const get and no copies: use "
-            "threads = 1, or give it as a std::shared_ptr if get may be called at the same time");
+            "num_workers = 1, or give it as a std::shared_ptr if get may be called at the same "
+            "time");
       }
     }
     if (options_.num_workers > 0) {

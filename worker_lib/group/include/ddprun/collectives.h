@@ -14,10 +14,10 @@
 // ends or the time limit (ContextOptions::timeout) is over.
 //
 // Tensors: on the CPU (shm or Gloo) or on the rank's GPU (NCCL; with Gloo as the only backend
-// through Gloo). Written in place they must be dense; what is only read may be laid out anyhow.
-// Sparse ones (with coordinates) all_reduce alone takes, which leaves every rank the sum. No
+// through Gloo). A tensor that is written must be dense; one that is only read may have any strides.
+// all_reduce alone takes sparse tensors (with coordinates), and leaves the sum on every rank. No
 // gradient flows through a collective. Over NCCL "done" means, as in PyTorch, that the current
-// stream waits: the host goes on. Numbers of ranks ("root", "to", "from") are ranks of this group.
+// stream waits: the host goes on. `src` and `dst` are ranks of this group.
 //
 // Throws Failure: kInvalidArgument for arguments that can never work (at once, on this rank alone);
 // else a peer failed, left or did not come in time, and the message says which and what it does
@@ -26,8 +26,11 @@
 // over shm, which compares all calls itself; ContextOptions::check_collectives (or
 // TORCH_DISTRIBUTED_DEBUG=DETAIL) compares every call first.
 //
-// Follows torch.distributed (distributed_c10d.py), whose names these are; unlike it, all_gather and
-// all_to_all take parts of different lengths, and Gloo averages.
+// A collective of a plain value returns its result and leaves the argument as it was, so the result must be used
+// ([[nodiscard]]); one of a tensor works in place where torch.distributed's does.
+//
+// Names and parameters are those of torch.distributed (distributed_c10d.py); unlike there, all_gather and
+// all_to_all take parts of different lengths, Gloo averages, and new_group keeps the order of its list.
 #pragma once
 
 #include <torch/types.h>
@@ -174,18 +177,18 @@ class Group {
   // copy.
   const c10::intrusive_ptr<c10d::ProcessGroup>& process_group() const;
 
-  // Those of `ranks` (of this group, in the order of their ranks in the new one) become a group of
-  // their own, with the same backends and time limits. Collective over all ranks of this group,
-  // with the same list everywhere; nullptr for a rank that is not in it.
-  std::unique_ptr<Group> new_group(const std::vector<int>& ranks);
+  // The ranks of this group that `ranks` names become a group of their own, with the same backends and
+  // time limits: rank i of it is ranks[i], so {2, 0} makes this group's rank 2 its rank 0. Collective over
+  // all ranks of this group, with the same list everywhere; nullptr for a rank that is not in it.
+  [[nodiscard]] std::unique_ptr<Group> new_group(const std::vector<int>& ranks);
 
   // --- Tensors. Each returns when it is done here; the *_async twin returns at once.
 
-  // `tensor` becomes the root's.
-  void broadcast(Tensor tensor, int root = 0) {
-    broadcast_async(std::move(tensor), root, Mode::kBlocking).wait();
+  // `tensor` becomes that of rank `src`.
+  void broadcast(Tensor tensor, int src = 0) {
+    broadcast_async(std::move(tensor), src, Mode::kBlocking).wait();
   }
-  Work<> broadcast_async(Tensor tensor, int root = 0, Mode mode = Mode::kAsync);
+  Work<> broadcast_async(Tensor tensor, int src = 0, Mode mode = Mode::kAsync);
 
   // `tensor` becomes the sum (or what `op` says) over all ranks.
   void all_reduce(Tensor tensor, ReduceOp op = ReduceOp::SUM) {
@@ -193,39 +196,39 @@ class Group {
   }
   Work<> all_reduce_async(Tensor tensor, ReduceOp op = ReduceOp::SUM, Mode mode = Mode::kAsync);
 
-  // The same at the root alone; what the others' tensors hold afterwards is not defined.
-  void reduce(Tensor tensor, int root = 0, ReduceOp op = ReduceOp::SUM) {
-    reduce_async(std::move(tensor), root, std::move(op), Mode::kBlocking).wait();
+  // The same on rank `dst` alone; what the others' tensors hold afterwards is not defined.
+  void reduce(Tensor tensor, int dst = 0, ReduceOp op = ReduceOp::SUM) {
+    reduce_async(std::move(tensor), dst, std::move(op), Mode::kBlocking).wait();
   }
-  Work<> reduce_async(Tensor tensor, int root = 0, ReduceOp op = ReduceOp::SUM,
+  Work<> reduce_async(Tensor tensor, int dst = 0, ReduceOp op = ReduceOp::SUM,
                       Mode mode = Mode::kAsync);
 
-  // At the root every rank's tensor, in the order of ranks; elsewhere nothing. Equal shapes.
-  Tensors gather(const Tensor& tensor, int root = 0) {
-    return gather_async(tensor, root, Mode::kBlocking).wait();
+  // On rank `dst` every rank's tensor, in the order of ranks; elsewhere nothing. Equal shapes.
+  [[nodiscard]] Tensors gather(const Tensor& tensor, int dst = 0) {
+    return gather_async(tensor, dst, Mode::kBlocking).wait();
   }
-  Work<Tensors> gather_async(const Tensor& tensor, int root = 0, Mode mode = Mode::kAsync);
+  Work<Tensors> gather_async(const Tensor& tensor, int dst = 0, Mode mode = Mode::kAsync);
 
   // Every rank's tensor, everywhere. Equal shapes.
-  Tensors all_gather(const Tensor& tensor) {
+  [[nodiscard]] Tensors all_gather(const Tensor& tensor) {
     return all_gather_async(tensor, Mode::kBlocking).wait();
   }
   Work<Tensors> all_gather_async(const Tensor& tensor, Mode mode = Mode::kAsync);
 
   // The same with first dimensions that differ, zero included; the other dimensions and the type
   // must agree, else all ranks throw and the message names one that differs. Two collectives.
-  Tensors all_gather_uneven(const Tensor& tensor);
+  [[nodiscard]] Tensors all_gather_uneven(const Tensor& tensor);
 
-  // `into` becomes the part that the root has at this rank's place; others leave `parts` empty.
-  void scatter(Tensor into, const Tensors& parts = {}, int root = 0) {
-    scatter_async(std::move(into), parts, root, Mode::kBlocking).wait();
+  // `into` becomes the part that rank `src` has at this rank's place; the others leave `parts` empty.
+  void scatter(Tensor into, const Tensors& parts = {}, int src = 0) {
+    scatter_async(std::move(into), parts, src, Mode::kBlocking).wait();
   }
-  Work<> scatter_async(Tensor into, const Tensors& parts = {}, int root = 0,
+  Work<> scatter_async(Tensor into, const Tensors& parts = {}, int src = 0,
                        Mode mode = Mode::kAsync);
 
   // Reduces `tensor`, whose first dimension is a multiple of size(), and gives this rank its equal
   // share of that dimension: [n * size(), ...] to [n, ...].
-  Tensor reduce_scatter(const Tensor& tensor, ReduceOp op = ReduceOp::SUM) {
+  [[nodiscard]] Tensor reduce_scatter(const Tensor& tensor, ReduceOp op = ReduceOp::SUM) {
     return reduce_scatter_async(tensor, std::move(op), Mode::kBlocking).wait();
   }
   Work<Tensor> reduce_scatter_async(const Tensor& tensor, ReduceOp op = ReduceOp::SUM,
@@ -233,7 +236,7 @@ class Group {
 
   // Cuts `tensor` along its first dimension into equal parts, sends part i to rank i and returns
   // what came, in the order of ranks: the transposition of who has what.
-  Tensor all_to_all(const Tensor& tensor) {
+  [[nodiscard]] Tensor all_to_all(const Tensor& tensor) {
     return all_to_all_async(tensor, {}, {}, Mode::kBlocking).wait();
   }
   // With parts of given lengths: `sent[i]` rows go to rank i and `received[i]` come from it.
@@ -241,7 +244,7 @@ class Group {
                                 std::vector<std::int64_t> received, Mode mode = Mode::kAsync);
   // `parts[i]` goes to rank i; what rank i sent here is element i of the result. First dimensions
   // may all differ (lengths are exchanged first), the others and the type must agree.
-  Tensors all_to_all(const Tensors& parts);
+  [[nodiscard]] Tensors all_to_all(const Tensors& parts);
 
   // Returns when every rank has called it. Over NCCL it also waits for the GPU.
   void barrier() { barrier_async(Mode::kBlocking).wait(); }
@@ -252,57 +255,57 @@ class Group {
   // group run one after the other on the GPU: where everybody sends before receiving, what NCCL's
   // buffers cannot hold (some hundred kilobytes) waits for ever; have one side of each pair receive
   // first.
-  void send(const Tensor& tensor, int to, int tag = 0) { send_async(tensor, to, tag).wait(); }
-  Work<> send_async(const Tensor& tensor, int to, int tag = 0);
-  void recv(Tensor into, int from, int tag = 0) { recv_async(std::move(into), from, tag).wait(); }
-  Work<> recv_async(Tensor into, int from, int tag = 0);
-  // From whoever sends first; returns who that was. Not over NCCL.
+  void send(const Tensor& tensor, int dst, int tag = 0) { send_async(tensor, dst, tag).wait(); }
+  Work<> send_async(const Tensor& tensor, int dst, int tag = 0);
+  void recv(Tensor into, int src, int tag = 0) { recv_async(std::move(into), src, tag).wait(); }
+  Work<> recv_async(Tensor into, int src, int tag = 0);
+  // From the rank whose message comes first; returns its number. Not over NCCL.
   int recv_from_any(Tensor into, int tag = 0);
 
   // --- Plain values and strings, through the CPU, whatever the backend.
 
-  // The root's value; the others' argument is ignored.
+  // The value of rank `src`; the others' argument is ignored.
   template <NumberOrBool T>
-  T broadcast(T value, int root = 0) {
-    broadcast(view_of(&value, sizeof value), root);
+  [[nodiscard]] T broadcast(T value, int src = 0) {
+    broadcast(view_of(&value, sizeof value), src);
     return value;
   }
-  std::string broadcast(std::string text, int root = 0);
+  [[nodiscard]] std::string broadcast(std::string text, int src = 0);
 
   // Integers are reduced as 64 bits, floating-point numbers as double. AVG of integers drops the
   // remainder.
   template <Number T>
-  T all_reduce(T value, ReduceOp op = ReduceOp::SUM);
-  bool all_of(bool value) { return all_reduce(value ? 1 : 0, ReduceOp::MIN) != 0; }
-  bool any_of(bool value) { return all_reduce(value ? 1 : 0, ReduceOp::MAX) != 0; }
+  [[nodiscard]] T all_reduce(T value, ReduceOp op = ReduceOp::SUM);
+  [[nodiscard]] bool all_of(bool value) { return all_reduce(value ? 1 : 0, ReduceOp::MIN) != 0; }
+  [[nodiscard]] bool any_of(bool value) { return all_reduce(value ? 1 : 0, ReduceOp::MAX) != 0; }
 
-  // One value per rank; gather: at the root, elsewhere none.
+  // One value per rank; of gather on rank `dst`, elsewhere none.
   template <NumberOrBool T>
-  std::vector<T> all_gather(T value) {
+  [[nodiscard]] std::vector<T> all_gather(T value) {
     return values_of<T>(all_gather(view_of(&value, sizeof value)));
   }
   template <NumberOrBool T>
-  std::vector<T> gather(T value, int root = 0) {
-    return values_of<T>(gather(view_of(&value, sizeof value), root));
+  [[nodiscard]] std::vector<T> gather(T value, int dst = 0) {
+    return values_of<T>(gather(view_of(&value, sizeof value), dst));
   }
-  std::vector<std::string> all_gather(const std::string& text);
-  std::vector<std::string> gather(const std::string& text, int root = 0);
+  [[nodiscard]] std::vector<std::string> all_gather(const std::string& text);
+  [[nodiscard]] std::vector<std::string> gather(const std::string& text, int dst = 0);
 
   // --- Serialisable values (serialize.h), through the CPU.
 
   template <typename T>
-  T broadcast_object(T value, int root = 0) {
-    std::string bytes = broadcast(rank() == root ? to_bytes(value) : std::string(), root);
-    if (rank() == root) return value;
+  [[nodiscard]] T broadcast_object(T value, int src = 0) {
+    std::string bytes = broadcast(rank() == src ? to_bytes(value) : std::string(), src);
+    if (rank() == src) return value;
     return from_bytes<T>(bytes);
   }
   template <typename T>
-  std::vector<T> all_gather_object(const T& value) {
+  [[nodiscard]] std::vector<T> all_gather_object(const T& value) {
     return decoded<T>(all_gather(to_bytes(value)));
   }
   template <typename T>
-  std::vector<T> gather_object(const T& value, int root = 0) {
-    return decoded<T>(gather(to_bytes(value), root));
+  [[nodiscard]] std::vector<T> gather_object(const T& value, int dst = 0) {
+    return decoded<T>(gather(to_bytes(value), dst));
   }
 
   // --- One rank works for all.

@@ -29,9 +29,8 @@
 // Its own are: variables, stdout and stderr, session, control group, link, and all that Context makes.
 #pragma once
 
+#include <concepts>
 #include <functional>
-#include <type_traits>
-#include <utility>
 
 #include "ddprun/context.h"
 
@@ -43,6 +42,15 @@ int run(const char* program, const std::function<int()>& joined);
 // Calls f, and leaves; tells the other ranks if it throws.
 int call(Context& context, const std::function<int()>& f);
 
+template <typename Function>
+concept ReturnsNothing = requires(Function& f, Context& context) {
+  { f(context) } -> std::same_as<void>;
+};
+template <typename Function>
+concept ReturnsExitCode = requires(Function& f, Context& context) {
+  { f(context) } -> std::same_as<int>;
+};
+
 }  // namespace detail
 
 template <typename Function>
@@ -50,11 +58,16 @@ int run(int argc, char** argv, Function&& f, const ContextOptions& options = {})
   return detail::run(argc > 0 ? argv[0] : "program", [&]() -> int {
     Context context(options);
     return detail::call(context, [&]() -> int {
-      if constexpr (std::is_void_v<std::invoke_result_t<Function&, Context&>>) {
+      if constexpr (detail::ReturnsNothing<Function>) {
         f(context);
         return 0;
-      } else {
+      } else if constexpr (detail::ReturnsExitCode<Function>) {
         return f(context);
+      } else {
+        static_assert(detail::ReturnsExitCode<Function>,
+                      "ddprun::run() calls a function that takes a ddprun::Context& and returns "
+                      "nothing or an exit code "
+                      "(int), such as [&](ddprun::Context& context) { train(context); }");
       }
     });
   });
