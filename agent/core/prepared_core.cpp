@@ -24,7 +24,10 @@ void Core::on(Out& out, const AllCanRecover&) {
   out.emplace_back(ArmTimer{kSettle});
 }
 
-void Core::on(Out& out, const WorkerCannot& cannot) { give_up(out, cannot.why); }
+void Core::on(Out& out, const WorkerCannot& cannot) {
+  is_given_up_ = is_given_up_ || cannot.nor_later;
+  give_up(out, cannot.why);
+}
 
 void Core::on(Out& out, const TimerFired& fired) {
   if (is_making()) {
@@ -116,10 +119,10 @@ void Core::end_all(Out& out) {
 
 void Core::end_round(Out& out) {
   end_all(out);
-  state_ = State::kIdle;
+  state_ = is_given_up_ ? State::kNone : State::kIdle;
   kills_ = lost_ = 0;
   delay_ = {};
-  why_none_.clear();
+  if (!is_given_up_) why_none_.clear();
 }
 
 void Core::give_up(Out& out, const std::string& why) {
@@ -128,7 +131,8 @@ void Core::give_up(Out& out, const std::string& why) {
   state_ = State::kNone;
   why_none_ = why;
   const std::string sentence =
-      "workers cannot be replaced in place: " + why + "; when one dies, all are restarted";
+      "workers cannot be replaced in place: " + why + "; when one dies, all are restarted" +
+      (is_given_up_ ? ", to the end of this job" : "");
   if (std::exchange(told_, sentence) != sentence) out.emplace_back(Tell{sentence});
 }
 

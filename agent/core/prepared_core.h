@@ -12,7 +12,7 @@
 //   event \ state    Off      Idle         Settling        Making               Full          None
 //   RoundRuns        ignore   ignore       EndAll; Idle    EndAll; Idle         EndAll; Idle  Idle
 //   AllCanRecover    ignore   timer        ignore          ignore               ignore        ignore
-//   WorkerCannot     ignore   None         None            None                 None          ignore
+//   WorkerCannot (6) ignore   None         None            None                 None          ignore
 //   TimerFired       ignore   ignore       Make, or        None: too late       ignore        ignore
 //                                          the timer (1)
 //   Waits            ignore   ignore       count (2)       Make the next, the   count         ignore
@@ -34,6 +34,7 @@
 //   (4) at most as often as there are ranks, and kLostMax times, in one round: what waits and ends by itself is no use
 //   (5) while a blank standby is about to wait, from which it is forked (standby_core.h), at most kForkLimit: without
 //       one it imports all that the zygote imports, and keeps that in memory of its own
+//   (6) if it says so for the whole job, RoundRuns and RoundOver lead to None, too
 //
 // clang-format on
 #pragma once
@@ -56,6 +57,7 @@ struct RoundRuns {};
 struct AllCanRecover {};  // all workers of this node have said so
 struct WorkerCannot {     // one has said why it cannot
   std::string why;
+  bool nor_later = false;  // nor can any worker of this job from here on
 };
 struct TimerFired {
   bool is_replacing = false;     // a worker of the job has not committed its first step since
@@ -130,6 +132,8 @@ class Core {
   int waiting() const;
   // Why there are none, in this round; empty: they wait, are being made, or it is not known yet.
   const std::string& why_none() const { return why_none_; }
+  // There will be none in this job.
+  bool is_given_up() const { return is_given_up_; }
 
  private:
   using Out = std::vector<Action>;
@@ -162,6 +166,7 @@ class Core {
   int kills_ = 0;                      // in a row
   int lost_ = 0;                       // in this round
   std::chrono::milliseconds delay_{};  // of the next one, for a blank standby
+  bool is_given_up_ = false;           // for the whole job
   std::string why_none_;
   std::string told_;  // the last sentence
 };

@@ -64,6 +64,7 @@ constexpr std::array kEventNames{"job_started",
                                  "requested",
                                  "recovered",
                                  "waiting_for",
+                                 "replicas_differ",
                                  "hung",
                                  "hang_report"};
 static_assert(kEventNames.size() == std::variant_size_v<JobEvent>, "in the order of the variant");
@@ -209,6 +210,12 @@ static void fields(JsonWriter& line, const WaitSeen& event) {
   line("number", event.wait.number);
   line("waited_us", event.wait.waited);
   line("sentence", sentence(event.wait));
+}
+
+static void fields(JsonWriter& line, const ReplicasDiffer& event) {
+  line("round", event.round);
+  line("rank", event.rank);
+  line("sentence", event.sentence);
 }
 
 static void fields(JsonWriter& line, const HangSeen& event) {

@@ -110,6 +110,11 @@ struct WaitSeen {  // ranks have not come where others wait
   Round round{};
   rdzv::WaitingFor wait;
 };
+struct ReplicasDiffer {  // as a worker says; the training goes on
+  Round round{};
+  int rank = 0;
+  std::string sentence;
+};
 struct HangSeen {
   Round round{};
   rdzv::Hung hung;
@@ -119,7 +124,8 @@ struct HangReported {  // what the ranks do, some seconds later
 };
 using JobEvent = std::variant<JobStarted, RoundStarted, WorkerExited, RoundStopping, Restarted,
                               SignalReceived, WorkerKilledAfterGrace, KeeperReplaced, JobFinished,
-                              EventsLost, Requested, Recovered, WaitSeen, HangSeen, HangReported>;
+                              EventsLost, Requested, Recovered, WaitSeen, ReplicasDiffer, HangSeen,
+                              HangReported>;
 
 struct EventHead {
   std::chrono::system_clock::time_point time;

@@ -232,10 +232,14 @@ void WorkerLink::await_message() {
 
 // The largest message of a worker.
 struct WorkerLink::Packet {
-  link::CannotRecover message;
+  link::Sentence message;
   ssize_t length = -1;  // as it was sent; -1: errno says why there is none
   rdzv::UniqueFd descriptor;
   bool had_more_descriptors = false;
+
+  std::string sentence() const {
+    return printable({message.text, ::strnlen(message.text, sizeof message.text)});
+  }
 };
 
 WorkerLink::Packet WorkerLink::receive(int socket) {
@@ -280,8 +284,8 @@ void WorkerLink::read_messages() {
 bool WorkerLink::on_message(Packet& packet) {
   const link::Message& head = packet.message.head;
   const auto kind = static_cast<link::Kind>(head.kind);
-  const bool is_sentence = kind == link::Kind::kCannotRecover;
-  const std::size_t size = is_sentence ? sizeof(link::CannotRecover) : sizeof head;
+  const bool is_sentence = kind == link::Kind::kCannotRecover || kind == link::Kind::kDiffers;
+  const std::size_t size = is_sentence ? sizeof(link::Sentence) : sizeof head;
   // Messages of a newer version have these fields too.
   if (!std::cmp_equal(packet.length, size) || head.version < 1 || head.pid != pid_) return false;
   switch (kind) {
@@ -308,13 +312,14 @@ bool WorkerLink::on_message(Packet& packet) {
     case link::Kind::kCommitted:
       hooks_.committed(head.requests);
       return true;
-    case link::Kind::kCannotRecover: {
-      const char* const why = packet.message.why;
+    case link::Kind::kCannotRecover:
       taken_ &= ~link::kCanRecover;
       has_refused_ = true;
-      hooks_.cannot_recover(printable({why, ::strnlen(why, sizeof packet.message.why)}));
+      hooks_.cannot_recover(packet.sentence(), (head.requests & link::kNorLater) != 0);
       return true;
-    }
+    case link::Kind::kDiffers:
+      hooks_.differs(packet.sentence());
+      return true;
     default:
       return false;
   }

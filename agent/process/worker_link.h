@@ -35,7 +35,8 @@ class WorkerLink : public std::enable_shared_from_this<WorkerLink> {
     std::function<void(const StepMarks&)> stepped;  // there are new marks
     // What follows is of replacement in place. A hello has come: can_recover(), is_prepared().
     std::function<void()> hello = [] {};
-    std::function<void(std::string why)> cannot_recover = [](std::string) {};
+    std::function<void(std::string why, bool nor_later)> cannot_recover = [](std::string, bool) {};
+    std::function<void(std::string what)> differs = [](std::string) {};
     std::function<void(std::uint32_t generation)> regrouped = [](std::uint32_t) {};
     std::function<void(std::uint32_t generation)> committed = [](std::uint32_t) {};
   };

@@ -144,7 +144,8 @@ Result<void> PreparedStandbys::make(int local_rank) {
            },
        .stepped = [](const StepMarks&) {},
        .hello = [this, &standby] { on_hello(standby); },
-       .cannot_recover = [this](const std::string& why) { post(prepared::Cannot{why}); }});
+       .cannot_recover = [this](const std::string& why,
+                                bool /*nor_later*/) { post(prepared::Cannot{why}); }});
   return {};
 }
 

@@ -48,7 +48,10 @@ class PreparedStandbys {
 
   void round_runs() { post(prepared::RoundRuns{}); }
   void all_can_recover() { post(prepared::AllCanRecover{}); }
-  void worker_cannot(const std::string& why) { post(prepared::WorkerCannot{why}); }
+  void worker_cannot(const std::string& why, bool nor_later) {
+    post(prepared::WorkerCannot{why, nor_later});
+  }
+  bool are_wanted() const { return core_.is_wanted() && !core_.is_given_up(); }
   void round_is_over() { post(prepared::RoundOver{}); }
   void job_is_over() { post(prepared::JobOver{}); }
 

@@ -283,6 +283,13 @@ WorkerGroup::Events Supervisor::worker_events() {
       .is_stopping = [this] { return core_.is_stopping(); },
       .stepped = [this](int local_rank,
                         const StepMarks& marks) { observers_.events.stepped(local_rank, marks); },
+      .differs =
+          [this](int local_rank, const std::string& what) {
+            const rdzv::RoundStart& round = workers_.round();
+            log_.warn("rank " + std::to_string(round.rank_offset + local_rank) + " says: " + what);
+            observers_.events.write(
+                ReplicasDiffer{round.round, round.rank_offset + local_rank, what});
+          },
       .wanted_step =
           [this](int local_rank) {
             const auto wanted = observers_.events.times().wanted_step(local_rank);

@@ -272,7 +272,7 @@ PreparedStandbys::Blueprint WorkerGroup::blueprint(int local_rank, const std::st
   environment.set(kAgentVariable, parts_.agent_id);
   PreparedStandbys::Blueprint made;
   made.link = make_link(environment);
-  if (job_.standbys.prepares) environment.set(link::kReplacesVariable, "1");
+  if (prepared_.are_wanted()) environment.set(link::kReplacesVariable, "1");
   made.error_file = error_file;
   ProcessSpec& spec = made.spec;
   spec.preempt_signal = job_.preempt_signal.value_or(0);
@@ -362,12 +362,13 @@ WorkerLink::Hooks WorkerGroup::link_hooks(int local_rank) {
       .stepped = [this, local_rank](const StepMarks& marks) { events_.stepped(local_rank, marks); },
       .hello = [this, local_rank] { on_hello(local_rank); },
       .cannot_recover =
-          [this, local_rank](const std::string& why) {
-            prepared_.worker_cannot(why);
+          [this, local_rank](const std::string& why, bool nor_later) {
+            prepared_.worker_cannot(why, nor_later);
             if (std::exchange(worker(local_rank).has_offered, false)) {
               events_.event(WorkerCannotRegroup{round_.round, local_rank});
             }
           },
+      .differs = [this, local_rank](const std::string& what) { events_.differs(local_rank, what); },
       .regrouped = [this,
                     local_rank](std::uint32_t generation) { on_regrouped(local_rank, generation); },
       .committed =

@@ -53,6 +53,7 @@ class WorkerGroup {
     std::function<void(pid_t)> keeper_replaced;
     std::function<bool()> is_stopping;  // the round, as the core has it
     std::function<void(int local_rank, const StepMarks&)> stepped;
+    std::function<void(int local_rank, const std::string& what)> differs;  // ReplicasDiffer
     // The step that a worker which is about to start has to commit; 0: none.
     std::function<std::pair<StepKind, std::int64_t>(int local_rank)> wanted_step;
     // A generation has begun; `newcomer`: the process that has taken the place, if the rank is here.

@@ -299,12 +299,30 @@ class Trainings(unittest.TestCase):
         self.assertRegex(said, f"workers cannot be replaced in place: .*{words}")
 
 
+DRIFT = '''
+for step in training.steps(range(1010)):
+    with step:
+        optimizer.zero_grad()
+        ddp(torch.randn(4, 8)).square().mean().backward()
+        optimizer.step()
+        if rank == 1 and step.number == 500:
+            with torch.no_grad():
+                model[2].weight[0, 3] += 1e-6
+end(nn.Linear(1, 1))
+'''
+
+
 class Named(Trainings):
     """What a replacement would change, and a sentence says so."""
 
+    def test_replicas_that_drift_apart_without_a_replacement(self):
+        code, _, said = self.run_training(program(loop=DRIFT), "drifting", kill=False)
+        self.assertEqual(code, 0, said)
+        self.assertRegex(said, "rank 0 says: .*parameter 2 differs between rank 0 and rank 1 in step 1000, without a replacement")
+
     def test_a_learning_rate_from_a_counter_of_the_loop(self):
         self.assert_named(program(PLAIN + "n = 0\n", first=SET_LR.format("n"), last="n += 1"),
-                          re.escape("train.py:") + r"\d+: n is 12 on rank 0 and 0 on rank 1")
+                          re.escape("train.py:") + r"\d+: n is 12 on rank 0 and 0 on rank 1 .* to the end of this job")
 
     def test_a_learning_rate_from_enumerate(self):
         self.assert_named(program(each="i, step", batches="enumerate(training.steps(range(STEPS)))", first=SET_LR.format("i")),

@@ -173,9 +173,9 @@ class Worker {
     if (::sendmsg(socket_, &packet, MSG_NOSIGNAL) < 0) die("link");
   }
   void send_cannot() {
-    link::CannotRecover cannot;
-    cannot.head.pid = ::getpid();
-    std::strcpy(cannot.why, "its set-up needs the others");
+    link::Sentence cannot{.head = {.kind = static_cast<std::uint32_t>(link::Kind::kCannotRecover),
+                                   .pid = ::getpid()}};
+    std::strcpy(cannot.text, "its set-up needs the others");
     if (::send(socket_, &cannot, sizeof cannot, MSG_NOSIGNAL) < 0) die("link");
   }
 

@@ -218,7 +218,12 @@ void ddprun_link_hold_death_lock(ddprun_link* link) { link->its->hold_death_lock
 void ddprun_link_send_mirror(ddprun_link* link, int mirror) { link->its->send_mirror(mirror); }
 void ddprun_link_offer(ddprun_link* link, int mirror) { link->its->offer_recovery(mirror); }
 void ddprun_link_withdraw(ddprun_link* link) { link->its->withdraw_recovery(); }
-void ddprun_link_refuse(ddprun_link* link, const char* why) { link->its->refuse_recovery(why); }
+void ddprun_link_refuse(ddprun_link* link, const char* why, int nor_later) {
+  link->its->refuse_recovery(why, nor_later != 0);
+}
+void ddprun_link_tell_difference(ddprun_link* link, const char* what) {
+  link->its->tell_difference(what);
+}
 void ddprun_link_regrouped(ddprun_link* link, std::uint32_t generation) {
   link->its->regrouped(generation);
 }

@@ -33,9 +33,10 @@ inline constexpr char kPageVariable[] = "DDPRUN_LINK_PAGE_FD";
 
 // 2: preempt_signal; 3: values; 4: kGroupBroken, the kind of steps, and marks with kStepped;
 // 5: replacement in place
-inline constexpr std::uint32_t kVersion = 5;
+inline constexpr std::uint32_t kVersion = 6;
 inline constexpr std::uint32_t kMarksSince = 4;
 inline constexpr std::uint32_t kReplacementSince = 5;
+inline constexpr std::uint32_t kDifferencesSince = 6;
 inline constexpr std::size_t kPageBytes = 4096;
 inline constexpr std::size_t kValuesMax = 8;  // of a note
 inline constexpr std::size_t kValueNameWords = 3;
@@ -243,8 +244,11 @@ enum class Kind : std::uint32_t {
   kRegrouped = 6,
   // `requests` is the generation. The first step in it is committed on this rank.
   kCommitted = 7,
-  // A CannotRecover: why this program cannot be replaced in place.
+  // A Sentence: why this program cannot be replaced in place; `requests` may have kNorLater.
   kCannotRecover = 8,
+  // Worker to an agent of version 6 or later, a Sentence: what ranks have of the training's state differs where it should
+  // be equal. The training goes on.
+  kDiffers = 9,
 
   // Agent to a worker whose hello had kCanRecover, a Regroup: leave the call that you wait in, and make
   // the groups anew.
@@ -255,6 +259,9 @@ enum class Kind : std::uint32_t {
 };
 
 // Bits of Message::requests.
+// Of a kCannotRecover: nor is any worker of this job replaced in place from here on.
+inline constexpr std::uint32_t kNorLater = 1;
+// Of a hello.
 inline constexpr std::uint32_t kTakesLeave = 1;
 // Started with zygote::kSocketVariable, this program becomes a zygote (zygote_protocol.h).
 inline constexpr std::uint32_t kCanBeZygote = 2;
@@ -307,10 +314,10 @@ struct TakePlace {
 };
 static_assert(sizeof(TakePlace) == 24 && std::is_trivially_copyable_v<TakePlace>);
 
-struct CannotRecover {
-  Message head{.kind = static_cast<std::uint32_t>(Kind::kCannotRecover)};
-  char why[240] = {};  // a sentence, the rest NUL
+struct Sentence {
+  Message head;
+  char text[240] = {};  // the rest NUL
 };
-static_assert(sizeof(CannotRecover) == 256 && std::is_trivially_copyable_v<CannotRecover>);
+static_assert(sizeof(Sentence) == 256 && std::is_trivially_copyable_v<Sentence>);
 
 }  // namespace ddprun::link

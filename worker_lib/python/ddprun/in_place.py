@@ -73,7 +73,8 @@ def _declare():
             ("link_send_mirror", None, pointer, integer),
             ("link_offer", None, pointer, integer),
             ("link_withdraw", None, pointer),
-            ("link_refuse", None, pointer, text),
+            ("link_refuse", None, pointer, text, integer),
+            ("link_tell_difference", None, pointer, text),
             ("link_regrouped", None, pointer, unsigned),
             ("link_committed", None, pointer, number, unsigned),
             ("link_offer_to_take_place", None, pointer),
@@ -249,8 +250,12 @@ class Link:
     def withdraw(self):
         _c.link_withdraw(self._link)
 
-    def refuse(self, why):
-        _c.link_refuse(self._link, why.encode("utf-8", "replace"))
+    def refuse(self, why, nor_later):
+        """`nor_later`: nor is any worker of this job replaced in place from here on."""
+        _c.link_refuse(self._link, why.encode("utf-8", "replace"), nor_later)
+
+    def tell_difference(self, what):
+        _c.link_tell_difference(self._link, what.encode("utf-8", "replace"))
 
     def regrouped(self, generation):
         _c.link_regrouped(self._link, generation)

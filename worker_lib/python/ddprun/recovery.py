@@ -37,6 +37,8 @@ _NEWS_LIMIT_S = 30
 _OFFERS_AFTER = 2
 _STATE_BYTES_MIN = 32768
 _SIZE = struct.Struct("=Q")
+# Without a replacement a part of the replicas is compared every so many steps.
+_GUARDED_STEPS = 1000
 # After a replacement replicas are compared within so many steps, with about so many bytes in each.
 _COMPARED_STEPS_MAX = 8
 _COMPARED_BYTES = 64 << 20
@@ -57,7 +59,7 @@ def recovery_of(models, optimizers, parts, per_rank, given, unchanged, place):
     why = torch_names.missing() or _why_not(models, optimizers, parts) or why_not_pickled({**parts, **per_rank})
     why = why or groups.why_not(next(models[0].parameters()).device.type)
     if why is not None:
-        link.refuse(why)
+        link.refuse(why, nor_later=False)
         if groups.is_prepared:
             raise CannotRecover(why)
         return None
@@ -134,6 +136,8 @@ class Recovery:
         self._mirror = None
         self._began = b""  # how the loop over steps began that this rank is in
         self._first = place.committed  # step after recoverable()
+        self._was_wrong = False
+        self._has_told_difference = False
         # ---- of this generation
         self._generation = 0
         self._failures_before = 0  # of connections
@@ -188,7 +192,7 @@ class Recovery:
                 self._place.committed = numbers[0]
                 self._link.committed(numbers[0], self._generation)
             elif name == "TellRefused":
-                self._link.refuse(self._core.why)
+                self._link.refuse(self._core.why, self._was_wrong)
             elif name == "Withdraw":
                 self._link.withdraw()
             elif name == "Fail":
@@ -253,12 +257,14 @@ class Recovery:
         self._perform(self._core.left())
 
     def end_for(self, why):
-        """All ranks begin anew: going on would be wrong."""
+        """All ranks begin anew, and none is replaced in place any more: going on would be wrong."""
+        self._was_wrong = True
         self.refuse(why)
         raise CannotRecover(why)
 
     def exit_for(self, why):
         """Likewise, where an exception would be lost."""
+        self._was_wrong = True
         self.refuse(why)
         training.end_process(why)
 
@@ -442,14 +448,33 @@ class Recovery:
             self.end_for(why)
         self._values_to_compare -= 1
 
-    def _compare_replicas(self):
-        """Before a step is committed. If a rank is lost meanwhile the step counts, and the next generation is compared."""
-        pieces = self._shared.pieces(_COMPARED_BYTES, _COMPARED_STEPS_MAX)
+    def _sums_of_ranks(self, piece, pieces):
+        """Of this piece of the replicas; None: a rank was lost meanwhile, and the step counts."""
         try:
-            of_ranks = _all_gather(self._shared.sums(self._compared, pieces))
+            return _all_gather(self._shared.sums(piece, pieces))
         except Exception as error:
             if not self._is_of_loss(error):
                 raise
+            return None
+
+    def _look_for_drift(self):
+        """Replicas that differ without a replacement: the program does not keep them equal, or memory is damaged."""
+        pieces = self._shared.pieces(_COMPARED_BYTES, sys.maxsize)
+        of_ranks = self._sums_of_ranks(self._place.committed // _GUARDED_STEPS % pieces, pieces)
+        differing = agreement.difference_of_replicas(of_ranks or [{}])
+        if differing is None or self._has_told_difference:
+            return
+        self._has_told_difference = True
+        name, rank, other = differing
+        if self._groups.rank == rank:
+            self._link.tell_difference(f"{name} differs between rank {rank} and rank {other} in step {self._place.committed}, without "
+                                       "a replacement: checkpoints are suspect")
+
+    def _compare_replicas(self):
+        """Before a step is committed. If a rank is lost meanwhile the next generation is compared."""
+        pieces = self._shared.pieces(_COMPARED_BYTES, _COMPARED_STEPS_MAX)
+        of_ranks = self._sums_of_ranks(self._compared, pieces)
+        if of_ranks is None:
             return
         differing = agreement.difference_of_replicas(of_ranks)
         if differing is not None:
@@ -529,6 +554,8 @@ class Recovery:
                 raise CannotRecover(why)
         elif not self._replicas_agreed:
             self._compare_replicas()
+        elif self._place.committed % _GUARDED_STEPS == 0:
+            self._look_for_drift()
 
     def _why_not_commit(self):
         if self._was_ended:

@@ -132,6 +132,17 @@ TEST_F(PreparedCore, WhoSaysThatItCannotIsQuoted) {
               ElementsAre(ends_all, disarms, told("its loader has workers")));
 }
 
+TEST_F(PreparedCore, AReplacementThatWasWrongIsTheLastOfTheJob) {
+  fill();
+  EXPECT_THAT(on(WorkerCannot{"weights differ", /*nor_later=*/true}),
+              ElementsAre(ends_all, disarms, told("weights differ; when one")));
+  EXPECT_TRUE(core.is_given_up());
+  for (const auto& event : std::vector<Event>{RoundOver{}, RoundRuns{}, AllCanRecover{}}) {
+    EXPECT_THAT(on(event), IsEmpty());
+    EXPECT_EQ(core.why_none(), "weights differ");
+  }
+}
+
 TEST_F(PreparedCore, ALimitOnTheSetUp) {
   on(RoundRuns{});
   on(AllCanRecover{});

@@ -238,6 +238,9 @@ TEST(EventLines, TellWhenEveryRankIsBackAndWhatItTook) {
                R"("round":2,"ranks":[2],"waiting":[0,1],"group":"ddprun","call":"all_reduce",)"
                R"("number":17,"waited_us":1500000,"sentence":"rank 2 has not come to all_reduce )"
                R"((call 17 of ddprun), where ranks 0 and 1 wait")"));
+  EXPECT_EQ(event_line(kHead, ReplicasDiffer{Round{2}, 1, "parameter 3 differs"}),
+            expected("replicas_differ",
+                     R"("round":2,"rank":1,"sentence":"parameter 3 differs")"));
   const rdzv::Hung hung{.group = "ddprun",
                         .number = 17,
                         .ranks = {2},

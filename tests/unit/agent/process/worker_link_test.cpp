@@ -61,7 +61,11 @@ class WorkerLinkTest : public ::testing::Test {
         {.misuse = [this](std::string_view what) { misuses.emplace_back(what); },
          .stepped = [this](const StepMarks& marks) { told.push_back(marks); },
          .hello = [this] { reported.emplace_back("hello"); },
-         .cannot_recover = [this](std::string why) { reported.push_back("cannot: " + why); },
+         .cannot_recover =
+             [this](std::string why, bool nor_later) {
+               reported.push_back((nor_later ? "never: " : "cannot: ") + why);
+             },
+         .differs = [this](std::string what) { reported.push_back("differs: " + what); },
          .regrouped =
              [this](std::uint32_t generation) {
                reported.push_back("regrouped " + std::to_string(generation));
@@ -748,18 +752,27 @@ TEST_F(WorkerLinkTest, AWorkerSaysWhyItCannotRecover) {
   const Memory mirror("state");
   send_with(message(link::Kind::kMirror), {mirror.fd});
   send_with(message(link::Kind::kHello, link::kCanRecover), {});
-  link::CannotRecover cannot;
-  cannot.head.pid = ::getpid();
-  std::strcpy(cannot.why, "its \x1b loss is negative");
+  link::Sentence cannot{.head = message(link::Kind::kCannotRecover)};
+  std::strcpy(cannot.text, "its \x1b loss is negative");
   send(&cannot, sizeof cannot);
   EXPECT_FALSE(agent->can_recover());
-  std::memset(cannot.why, 'x', sizeof cannot.why);
+  std::memset(cannot.text, 'x', sizeof cannot.text);
+  cannot.head.requests = link::kNorLater;
   send(&cannot, sizeof cannot);
   EXPECT_THAT(reported, ElementsAre("hello", "cannot: its \\x1b loss is negative",
-                                    "cannot: " + std::string(sizeof cannot.why, 'x')));
+                                    "never: " + std::string(sizeof cannot.text, 'x')));
   EXPECT_THAT(misuses, IsEmpty());
   send(&cannot, sizeof cannot - 1);
   EXPECT_THAT(misuses, SizeIs(1));
+}
+
+TEST_F(WorkerLinkTest, AWorkerSaysWhatDiffers) {
+  make();
+  link::Sentence found{.head = message(link::Kind::kDiffers)};
+  std::strcpy(found.text, "parameter 3 differs");
+  send(&found, sizeof found);
+  EXPECT_THAT(reported, ElementsAre("differs: parameter 3 differs"));
+  EXPECT_THAT(misuses, IsEmpty());
 }
 
 TEST_F(WorkerLinkTest, AWorkerIsToldToRegroupAndSaysThatItHas) {
