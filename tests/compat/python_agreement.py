@@ -318,7 +318,7 @@ class Named(Trainings):
     def test_replicas_that_drift_apart_without_a_replacement(self):
         code, _, said = self.run_training(program(loop=DRIFT), "drifting", kill=False)
         self.assertEqual(code, 0, said)
-        self.assertRegex(said, "rank 0 says: .*parameter 2 differs between rank 0 and rank 1 in step 1000, without a replacement")
+        self.assertRegex(said, "rank 0 says: .*parameter 2 differs between rank 0 and rank 1 in step 999, without a replacement")
 
     def test_a_learning_rate_from_a_counter_of_the_loop(self):
         self.assert_named(program(PLAIN + "n = 0\n", first=SET_LR.format("n"), last="n += 1"),
@@ -437,6 +437,19 @@ makes, judges = (DistributedDataParallel(each, broadcast_buffers=False) for each
 ddp, optimizer = [makes, judges], [torch.optim.Adam(makes.parameters(), 0.01), torch.optim.SGD(judges.parameters(), 0.01, 0.9)]
 torch.manual_seed(100 + rank)
 """, loop=GAN))
+
+    def test_an_evaluation_between_steps(self):
+        # Its loader draws a seed, and its order; rank 0 evaluates alone once more.
+        self.assert_replaced(program(PLAIN + """
+held_out = torch.utils.data.DataLoader(torch.randn(16, 8), batch_size=4, shuffle=True)
+
+
+def evaluate():
+    ddp.eval()
+    with torch.no_grad():
+        [model(each) for each in held_out]
+    ddp.train()
+""", first="go(training)", after="""[evaluate() for _ in range(2 - rank) if step.committed and step.number % 5 == 4]"""))
 
     def test_fifteen_healthy_models(self):
         self.assert_replaced(PROGRAM.format(steps=STEPS, killed_at=KILLED_AT, body="\n".join(

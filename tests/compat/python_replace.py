@@ -756,17 +756,32 @@ class Refused(unittest.TestCase):
         self.assertEqual((said, job.committed, self.heard()), ([2], 4, []))
 
     def test_numbers_that_are_drawn_where_they_would_be_lost(self):
-        for words, where in (("after its backward() has begun", "block"), ("between the block of a step and the next", "behind")):
-            with self.subTest(words):
-                job = self.join()
-                for step in job.steps([1] * 8):
-                    with step:
-                        self.make_step(torch.ones(1, 2))
-                        if step.number == 5 and where == "block":
-                            torch.rand(1)
-                    if step.number == 5 and where == "behind":
-                        random.random()
-                self.assert_said(words)
+        job = self.join()
+        for step in job.steps([1] * 8):
+            with step:
+                self.make_step(torch.ones(1, 2))
+                if step.number == 5:
+                    torch.rand(1)
+        self.assert_said("after its backward() has begun")
+
+    def test_numbers_that_are_drawn_between_two_steps(self):
+        job = self.join()
+        recovery = job._recovery
+        for step in job.steps([1] * 8):
+            if step.number > 0:
+                (*_, is_settled, may_lack_draws), _, _ = recovery._own.read(recovery._record(step.number - 1, True))
+                self.assertEqual((is_settled, may_lack_draws), (step.number == 4, step.number > 4))
+            if step.number == 4:
+                _, _, restore = recovery._own.read(recovery._record(3, True))
+                random.random()
+                restore()
+                self.assertEqual(recovery.generators.now(), now)
+            with step:
+                self.make_step_with_a_call(job)
+            if step.number == 3:
+                random.random()
+                now = recovery.generators.now()
+        self.assertEqual(self.heard(), [])
 
     def test_state_of_an_optimizer_that_is_not_as_usual(self):
         class WithTotal(torch.optim.SGD):

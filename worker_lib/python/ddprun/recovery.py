@@ -151,6 +151,7 @@ class Recovery:
         self._compared = 0  # pieces of the replicas
         self._at_first_entry = None  # a function: what this rank is given once more
         # ---- of this step
+        self._draws_between = False  # random numbers, behind the blocks of its steps
         self._before = None  # generators before its batch was loaded
         self._at_effect = self._at_commit = None  # generators when that was written, and since then at the end of the block
         self._given = self._versions_given = None  # generators, parts and settings when it was given; versions of tensors
@@ -181,7 +182,7 @@ class Recovery:
             if name == "TakePlace":
                 self._take_place()
             elif name == "NoteEntry":
-                self._write_own(False, self._of_processes, self._before, self._given[1])
+                self._write_entry(numbers[0])
             elif name == "Restore":
                 self._restore(*numbers)
             elif name == "TellRegrouped":
@@ -283,8 +284,9 @@ class Recovery:
     def note_before_batch(self):
         self._before, self._of_processes = self._own.generators.now(), dict(self._states)
         if self._at_commit is not None and self._place.steps > 0 and not self._own.generators.are_equal(self._at_commit, self._before):
-            self.refuse("random numbers are drawn between the block of a step and the next batch: draw them in the block, before "
-                        "backward()")
+            # An evaluation, whose loader draws a seed. The effect of the last step is what it is by now.
+            self._draws_between = True
+            self._write_effect(self._place.committed - 1, self._place.steps, self._before, is_settled=True)
         self._at_commit = None
 
     def note_given(self):
@@ -304,20 +306,26 @@ class Recovery:
 
     # ---- a step
 
-    def _write_own(self, is_effect, of_processes, before=None, parts_given=None):
-        """What only this rank has, of the entry or of the effect of this step, as it is now, but for random numbers at the entry."""
+    def _write_own(self, step, is_effect, steps, of_processes, generators, before=None, parts_given=None, is_settled=False):
+        """What only this rank has, as it is now, but for random numbers."""
         why = self._own.buffers.why_not()
         if why is not None:
             return self.refuse(why)
-        epoch, loop, steps = self._place.in_loops()
-        generators = self._given[0]
-        if is_effect:
-            generators = self._at_effect = self._own.generators.now()
-        text = self._own.text(((epoch, loop, steps + is_effect), of_processes, parts_given, self._began), before, generators)
+        epoch, loop, _ = self._place.in_loops()
+        may_lack_draws = self._draws_between and not is_settled
+        more = (epoch, loop, steps), of_processes, parts_given, self._began, is_settled, may_lack_draws
+        text = self._own.text(more, before, generators)
         flat = self._own.buffers.flat()
-        if self._mirror.write(self._place.committed, is_effect, _SIZE.pack(len(text)) + text, flat.data_ptr(), flat.nbytes):
-            if self._is_offered:
-                self._link.send_mirror(self._mirror.descriptor)
+        if self._mirror.write(step, is_effect, _SIZE.pack(len(text)) + text, flat.data_ptr(), flat.nbytes) and self._is_offered:
+            self._link.send_mirror(self._mirror.descriptor)
+
+    def _write_entry(self, step):
+        before_batch, parts = self._before, self._given[1]
+        self._write_own(step, False, self._place.steps, self._of_processes, self._given[0], before_batch, parts)
+
+    def _write_effect(self, step, steps, generators, is_settled=False):
+        """`is_settled`: also of what follows the step's block."""
+        self._write_own(step, True, steps, self._states, generators, is_settled=is_settled)
 
     def _record(self, step, is_effect):
         """What _write_own() wrote, for OwnState; None: it was not written, or not whole."""
@@ -519,7 +527,8 @@ class Recovery:
             if not self._has_stepped and self._shared.version_of_weights() != self._weights_at_entry:
                 self._copy_from_now_on("its step changes the weights before a backward()")
         self._has_given = True
-        self._write_own(True, self._states)
+        self._at_effect = self._own.generators.now()
+        self._write_effect(self._place.committed, self._place.steps + 1, self._at_effect)
 
     def _after_step(self, *_):
         if not self._is_in_block or self.is_off:
@@ -554,7 +563,7 @@ class Recovery:
                 raise CannotRecover(why)
         elif not self._replicas_agreed:
             self._compare_replicas()
-        elif self._place.committed % _GUARDED_STEPS == 0:
+        elif (self._place.committed + 1) % _GUARDED_STEPS == 0:
             self._look_for_drift()
 
     def _why_not_commit(self):
@@ -636,7 +645,7 @@ class Recovery:
     def _agree(self, making):
         """What is to be done when the group is there, in which the ranks that needed it have the donor's state."""
         mine = self._core.place()
-        words = making.ask_all(json.dumps([torch.__version__, self._between, mine.numbers()]))
+        words = making.ask_all(json.dumps([torch.__version__, [self._between, self._draws_between], mine.numbers()]))
         told = [json.loads(word) for word in words]
         versions = {version for version, _, _ in told}
         if len(versions) > 1:
@@ -672,18 +681,23 @@ class Recovery:
             ddp.require_forward_param_sync = gives
         self._calls_at_commit = self._calls.value
         if mine.holds == in_place.HOLDS_NOTHING:
-            return self._took_place(places[source].committed, max(
-                between for (_, between, _), its in zip(told, places) if its.numbers()[:2] == places[source].numbers()[:2]))
+            return self._took_place(places[source].committed, [
+                between for (_, between, _), its in zip(told, places) if its.numbers()[:2] == places[source].numbers()[:2]])
         if mine.committed < places[source].committed:
             self._at_first_entry = self._take_donors_entry  # an older one is of the state that this rank had before
         return self._core.took(False, False, False)
 
-    def _took_place(self, committed, calls_between):
+    def _took_place(self, committed, of_level_ranks):
+        """`of_level_ranks`: what each rank that is as far as the donor has done between two steps: calls, draws."""
         has = self._mirror.has
-        has_entry = has(committed, False)
-        if not has_entry and calls_between > 0:
-            raise CannotRecover("a rank was lost between two steps, between which the ranks call each other")
-        return self._core.took(has_entry, has(committed - 1, False), has(committed - 1, True))
+        has_entry, has_effect = has(committed, False), has(committed - 1, True)
+        if not has_entry and has_effect:
+            (*_, is_settled, may_lack_draws), _, _ = self._own.read(self._record(committed - 1, True))
+            if any(calls > 0 for calls, _ in of_level_ranks):
+                raise CannotRecover("a rank was lost between two steps, between which the ranks call each other")
+            if may_lack_draws or not is_settled and any(draws for _, draws in of_level_ranks):
+                raise CannotRecover("a rank was lost between two steps, between which random numbers are drawn")
+        return self._core.took(has_entry, has(committed - 1, False), has_effect)
 
     def _restore(self, step, is_effect, with_replicated):
         """What only this rank has, of this moment of a step."""
@@ -720,7 +734,7 @@ class Recovery:
     def _where_to_begin(self, step, is_effect):
         """Where the loops of a newcomer begin. It makes up for what follows the last step of the process whose place it takes."""
         own, donor = self._own, self._donor
-        (place, of_processes, parts_given, began), before, restore_own = own.read(self._record(step, is_effect))
+        (place, of_processes, parts_given, began, *_), before, restore_own = own.read(self._record(step, is_effect))
 
         def set_modes():
             for module, trains in zip((each for ddp in self._models for each in ddp.modules()), donor.modes):
