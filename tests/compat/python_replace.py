@@ -764,6 +764,17 @@ class Refused(unittest.TestCase):
                     torch.rand(1)
         self.assert_said("after its backward() has begun")
 
+    def test_no_snapshot_before_the_replicas_are_compared(self):
+        from unittest import mock
+        job = self.join()
+        job._memory = mock.Mock()
+        for step in job.steps([1] * 4):
+            job._recovery._replicas_agreed = step.number != 2
+            with step:
+                job._recovery._replicas_agreed = True
+                self.make_step_with_a_call(job)
+        self.assertEqual([each.args[0] for each in job._memory.keep.call_args_list], [0, 1, 3])
+
     def test_numbers_that_are_drawn_between_two_steps(self):
         job = self.join()
         recovery = job._recovery

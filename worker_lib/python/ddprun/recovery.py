@@ -177,6 +177,11 @@ class Recovery:
         """Refused or withdrawn."""
         return self._core.state == "Off"
 
+    @property
+    def are_replicas_compared(self):
+        """False after a replacement, until all replicas were compared; equal on all ranks."""
+        return self._replicas_agreed
+
     def _perform(self, actions):
         for name, numbers in actions:
             if name == "TakePlace":

@@ -428,7 +428,9 @@ class Training:
         if self._is_on():
             self._recovery.enter(frame)
         place = self._place
-        if self._memory is not None and self._memory.is_due(place.committed):
+        # A snapshot of replicas that are not compared yet would take the place of a good one.
+        is_compared = not self._is_on() or self._recovery.are_replicas_compared
+        if self._memory is not None and is_compared and self._memory.is_due(place.committed):
             self._memory.keep(place.committed, place.in_loops(), self._began, self._before, self._of_processes)
 
     def _skip(self) -> None:
