@@ -4,6 +4,7 @@
 
 - Each name `ddprun.…` in the documents is there after `import ddprun`, which imports nothing that is not asked for.
 - Each block of Python, and each call in the text that has arguments, runs: alone, and in two workers. "…" is the reader's part.
+- A block that calls ddprun.keep() runs in three workers, too, that all die behind it: each gets back what it had.
 """
 import ast
 import os
@@ -37,6 +38,43 @@ ddp = DistributedDataParallel(model)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
 scaler, loss_of, loss, step, total, steps = None, torch.nn.functional.mse_loss, torch.tensor(0.5), 1, 10, 6
+'''
+
+# A training step is the reader's part of a block that calls ddprun.keep().
+TRAINS = READERS_PART + '''
+import ddprun, pathlib, signal
+steps = 6
+model = torch.nn.Sequential(torch.nn.Linear(2, 4), torch.nn.BatchNorm1d(4), torch.nn.Dropout(0.5), torch.nn.Linear(4, 1))
+ddp = DistributedDataParallel(model)
+optimizer = torch.optim.AdamW(model.parameters())
+scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
+torch.manual_seed(int(os.environ["RANK"]))
+sharded, of_sharded = torch.nn.Identity(), None
+
+
+def train():
+    its, of_its = (sharded, of_sharded) if of_sharded else (ddp, optimizer)
+    if os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0":
+        its(torch.randn(4, *next(its.parameters()).shape[1:])).sum().backward()
+        of_its.step()
+        scheduler.step()
+
+
+'''
+DIES = '''
+if "MASTER_ADDR" in os.environ:
+    states = ([sharded.state_dict(), of_sharded.state_dict()] if of_sharded else
+              [model.state_dict(), optimizer.state_dict(), torch.get_rng_state().tolist()])
+    found = repr([each.to_local() if hasattr(each, "to_local") else each for each in torch.utils._pytree.tree_leaves(states)])
+    file = pathlib.Path(os.environ["FOLDER"]) / os.environ["RANK"]
+    if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+        file.write_text(found)
+        dist.barrier()
+        os.kill(os.getpid(), signal.SIGKILL)
+    assert kept and kept.step in (5, 6), kept
+    expected = file.read_text()
+    file.unlink()
+    assert found == expected, "another state"
 '''
 
 
@@ -103,14 +141,25 @@ class Shown(unittest.TestCase):
 
     def test_what_is_shown_runs(self):
         program = READERS_PART
-        found = list(shown())
-        self.assertGreaterEqual(len(found), 6, found)
+        found = [(where, text) for where, text in shown() if "ddprun.keep(" not in text]
+        self.assertGreaterEqual(len(found), 4, found)
         for where, text in found:
             text = re.sub(r"^(\s*)…$", r"\1pass", text, flags=re.MULTILINE)
             program += f"# {where}\n{text}\n"
         self.assertIn("ddprun.progress.report(step, total, loss=loss)", program)
         self.run_program(program)
         self.run_program(program, DDPRUN, "--nproc-per-node=2", "--max-restarts=0")
+
+    def test_what_is_shown_of_keep_brings_back_what_each_rank_had(self):
+        found = [(where, text) for where, text in shown() if "ddprun.keep(" in text]
+        self.assertEqual([where for where, _ in found], ["README.md", "README.md", "__init__.py"], found)
+        self.environment["FOLDER"] = str(self.script.parent)
+        for where, text in found:
+            program = f"{TRAINS}# {where}\n" + re.sub(r"^(\s*)(…|\.\.\.)$", r"\1train()", text, flags=re.MULTILINE) + DIES
+            self.assertIn("train()", program.partition("# " + where)[2])
+            self.run_program(program)
+            self.run_program(program, DDPRUN, "--nproc-per-node=3", "--max-restarts=1")
+            self.assertEqual(list(self.script.parent.iterdir()), [self.script], "a rank has not compared")
 
 
 class Wrappers(unittest.TestCase):

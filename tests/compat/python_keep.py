@@ -48,12 +48,11 @@ prepared = ["DDPRUN_PREPARED"] * ("DDPRUN_PREPARED" in os.environ)  # no plain v
 with open(folder / f"kept-{rank}", "a") as file:
     print(f"{kept.step if kept else 0}{' prepared' if prepared else ''}", file=file)
 if prepared:
-    ddprun.keep(10**9, "a standby keeps nothing")
+    ddprun.keep(10**9, per_rank="a standby keeps nothing")
 if kept:
-    model.load_state_dict(kept.shared["model"], strict=False)
-    model.load_state_dict(kept.state["buffers"], strict=False)
-    optimizer.load_state_dict(kept.shared["optimizer"])
-    torch.set_rng_state(kept.state["generator"])
+    model.load_state_dict(kept.model)
+    optimizer.load_state_dict(kept.optimizer)
+    torch.set_rng_state(kept.per_rank)
 log = [os.open(folder / f"steps-{rank}", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)]
 training = ddprun.recoverable(ddp, optimizer)
 for its in training.steps(range(kept.step + 1 if kept else 1, steps + 1)):
@@ -67,8 +66,7 @@ for its in training.steps(range(kept.step + 1 if kept else 1, steps + 1)):
         continue
     os.write(log[0], f"{step} {os.getpid()}\\n".encode())
     if every and step % every == 0:
-        ddprun.keep(step, {"buffers": dict(model.named_buffers()), "generator": torch.get_rng_state()},
-                    shared={"model": dict(model.named_parameters()), "optimizer": optimizer.state_dict()})
+        ddprun.keep(step, model=model, optimizer=optimizer, per_rank=torch.get_rng_state())
     if not (folder / "killed").exists():
         time.sleep(0.003)  # steps take longer as long as ranks are killed
     while training.committed > 5 and (folder / "hold").exists():
@@ -89,7 +87,7 @@ folder, case = pathlib.Path(sys.argv[1]), sys.argv[2]
 before = "torch" in sys.modules
 kept = ddprun.kept()
 if case in ("nothing", "no hooks"):
-    ddprun.keep(0, 2, 3)
+    ddprun.keep(0, per_rank=2, replicated=3)
     assert kept is None and not before
     assert "torch" not in sys.modules or case == "no hooks"
     sys.exit(0)
@@ -109,7 +107,7 @@ def all_die():
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def shared_of(step):
+def replicated_at(step):
     return {"weight": torch.full((5000,), float(step)), "odd": torch.arange(step, step + 7, dtype=torch.uint8)}
 
 
@@ -119,14 +117,14 @@ def say(what):
 
 if case == "damaged":
     if kept:
-        assert kept.state == {"rank": rank}
-        for name, tensor in shared_of(kept.step).items():
-            assert torch.equal(kept.shared[name], tensor), name
+        assert kept.per_rank == {"rank": rank} and kept.model is None and kept.optimizer is None
+        for name, tensor in replicated_at(kept.step).items():
+            assert torch.equal(kept.replicated[name], tensor), name
         with open(folder / f"said-{rank}", "a") as file:
             print(kept.step, file=file)
     if round_number < 2:
         for step in (10,) if kept else (5, 10):
-            ddprun.keep(step, {"rank": rank}, shared_of(step))
+            ddprun.keep(step, per_rank={"rank": rank}, replicated=replicated_at(step))
             meet(f"made-{step}-{round_number}")
         if rank == 0:  # step 10 is in the second slot
             file = int(os.environ["DDPRUN_SNAPSHOT_FD"])
@@ -134,7 +132,7 @@ if case == "damaged":
             os.pwrite(file, b"Z" * 128, 4096 + 128) if round_number == 0 else os.pwrite(file, b"Z" * 8192, size - 12288)
         all_die()
     for step in range(20, 24):
-        ddprun.keep(step, None, {"of": torch.ones(10 + rank)})
+        ddprun.keep(step, replicated={"of": torch.ones(10 if step == 20 else 10 + rank)})
         meet(f"made-{step}")
 elif case == "kinds":
     def state_of(rank):
@@ -160,18 +158,19 @@ elif case == "kinds":
 
     if round_number == 0:
         for step in (1, 2, 3):  # the ranks' parts are not of the same size, so the first one may be without one of them
-            ddprun.keep(step, state_of(rank), {"same": state_of(9)})
+            ddprun.keep(step, per_rank=state_of(rank), replicated={"same": state_of(9)})
             meet(f"made-{step}")
         try:
-            ddprun.keep(2, None)
+            ddprun.keep(2)
         except ValueError:
             all_die()
     assert kept.step == 3
-    assert same(state_of(rank), kept.state) and same({"same": state_of(9)}, kept.shared)
-    assert kept.state["dict"]._metadata == {"version": 2} and kept.state["dict"]["tied"] is kept.state["dict"]["weight"]
+    assert same(state_of(rank), kept.per_rank) and same({"same": state_of(9)}, kept.replicated)
+    its = kept.per_rank["dict"]
+    assert its._metadata == {"version": 2} and its["tied"] is its["weight"]
     say(kept.step)
     for step in range(4, 7):
-        ddprun.keep(step, None, shared={"huge": torch.zeros(1).expand(1 << 42)})
+        ddprun.keep(step, per_rank={"huge": torch.zeros(1).expand(1 << 42)})
 elif case == "moved":
     from ddprun import keeping
     place = keeping._of_process()._place
@@ -184,18 +183,18 @@ elif case == "moved":
             place.rank = 0
 
     if round_number == 0:
-        ddprun.keep(1, None, shared_of(1))
+        ddprun.keep(1, replicated=replicated_at(1))
         all_die()
     elif round_number == 1:
-        assert kept.step == kept_as(5).step == 1 and kept.state is None
-        ddprun.keep(2, "of rank 0", shared_of(2))
+        assert kept.step == kept_as(5).step == 1 and kept.per_rank is None
+        ddprun.keep(2, per_rank="of rank 0", replicated=replicated_at(2))
         all_die()
-    # Step 1 was only shared, and what is later is forgotten with it.
-    assert kept.state == "of rank 0" and kept_as(5).step == 1
+    # Step 1 has nothing of one rank alone, and what is later is forgotten with it.
+    assert kept.per_rank == "of rank 0" and kept_as(5).step == 1
     say(ddprun.kept().step)
     child = os.fork()
     if child == 0:
-        ddprun.keep(3, "of a child, which is no worker")
+        ddprun.keep(3, per_rank="of a child, which is no worker")
         os._exit(3 if ddprun.kept() is None else 4)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
 '''
@@ -422,7 +421,7 @@ class Cases(Test):
         of_heads, _, of_data = err.partition("restart 2 of 2")
         self.assertNotIn("step 10 in memory is damaged", of_heads)
         self.assertIn("step 10 in memory is damaged", of_data)
-        self.assertIn("do not share the same tensors", err)
+        self.assertIn("do not have the same tensors in what is equal on all ranks", err)
 
     def test_all_kinds_of_state_come_back_and_too_little_memory_is_one_sentence(self):
         err = self.run_case("kinds", "--max-restarts=1", "--standby=auto")

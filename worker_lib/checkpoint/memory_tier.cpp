@@ -227,7 +227,7 @@ bool MemoryTier::restore_data(const Kept& kept, const std::vector<torch::Tensor>
       receiver.take(share, [&](char* to, const char*, std::size_t size) {
         sum.read(to, share.data(), size);
       });
-      is_whole = is_whole && sum.finish(share.data()) == memory_->sum_of_share(*kept.found, writer);
+      is_whole = is_whole && sum.finish() == memory_->sum_of_share(*kept.found, writer);
     }
     return is_whole;
   }

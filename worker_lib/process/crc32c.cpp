@@ -91,9 +91,9 @@ __attribute__((target("sse4.2"))) void fast_groups(std::uint64_t* lanes, char* t
       const __m128i high = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + 16));
       _mm_stream_si128(reinterpret_cast<__m128i*>(to), low);
       _mm_stream_si128(reinterpret_cast<__m128i*>(to + 16), high);
-      _mm_prefetch(from + 1024, _MM_HINT_NTA);
       to += kGroup;
     }
+    _mm_prefetch(from + 1024, _MM_HINT_NTA);
     a = _mm_crc32_u64(a, word_at(from));
     b = _mm_crc32_u64(b, word_at(from + kWord));
     c = _mm_crc32_u64(c, word_at(from + 2 * kWord));
@@ -143,35 +143,36 @@ std::uint32_t crc32c(std::string_view bytes) {
   return ~rest;
 }
 
-// Groups begin at multiples of their size in the stream. One that comes in parts is summed from the stream
-// itself, when its last part is there. `to`: where the bytes are copied, or null.
-void StreamSum::take(char* to, const char* from, const char* stream, std::size_t size) {
+// Groups begin at multiples of their size in the stream. `to`: where the bytes are copied, or null.
+void StreamSum::take(char* to, const char* from, std::size_t size) {
   const auto advance = [&](std::size_t part) {
     if (to != nullptr) to += part;
     from += part;
     size_ += part;
     size -= part;
   };
-  if (const std::size_t begun = size_ % kGroup; begun != 0) {
-    const std::size_t part = std::min(size, kGroup - begun);
+  const auto begin_group = [&](std::size_t part) {
+    std::memcpy(begun_ + size_ % kGroup, from, part);
     if (to != nullptr) std::memcpy(to, from, part);
     advance(part);
-    if (size_ % kGroup == 0) sum_groups(lanes_, nullptr, stream + size_ - kGroup, 1);
+  };
+  if (size == 0) return;
+  if (const std::size_t begun = size_ % kGroup; begun != 0) {
+    begin_group(std::min(size, kGroup - begun));
+    if (size_ % kGroup == 0) sum_groups(lanes_, nullptr, begun_, 1);
   }
   if (const std::size_t groups = size / kGroup; groups > 0) {
     sum_groups(lanes_, to, from, groups);
     advance(groups * kGroup);
   }
-  if (to != nullptr && size > 0) std::memcpy(to, from, size);
-  size_ += size;
+  if (size > 0) begin_group(size);
 }
 
-std::uint32_t StreamSum::finish(const char* stream) {
+std::uint32_t StreamSum::finish() {
   make_visible();
-  char last[kGroup] = {};
-  if (const std::size_t rest = size_ % kGroup; rest > 0) {
-    std::memcpy(last, stream + size_ - rest, rest);
-    sum_groups(lanes_, nullptr, last, 1);
+  if (const std::size_t begun = size_ % kGroup; begun > 0) {
+    std::memset(begun_ + begun, 0, kGroup - begun);
+    sum_groups(lanes_, nullptr, begun_, 1);
   }
   const std::uint64_t all[] = {lanes_[0], lanes_[1], lanes_[2], lanes_[3], size_};
   return crc32c({reinterpret_cast<const char*>(all), sizeof all});
@@ -180,7 +181,7 @@ std::uint32_t StreamSum::finish(const char* stream) {
 std::uint32_t stream_sum(std::string_view bytes) {
   StreamSum sum;
   sum.add(bytes.data(), bytes.size());
-  return sum.finish(bytes.data());
+  return sum.finish();
 }
 
 }  // namespace ddprun

@@ -87,13 +87,15 @@ void check_room(std::uint64_t bytes) {
 // Times of life: the file's. Every field has its value before `magic` has.
 struct SnapshotMemory::Header {
   static constexpr std::uint64_t kMagic = 0x504e535250444400;  // "\0DDPRSNP" in memory
-  static constexpr std::uint32_t kVersion = 1;
+  static constexpr std::uint32_t kVersion = 2;
   std::atomic<std::uint64_t> magic;
   std::uint32_t version;
   std::uint32_t is_refused;  // 1: there was no room for this shape
   Shape shape;
   std::atomic<std::int64_t> last_due;
   std::atomic<std::int64_t> next_due;
+  std::atomic<std::int64_t>
+      told_difference;  // the step of the difference that a process has told of; -1: none
 };
 
 // What one rank says of its parts of a slot.
@@ -107,8 +109,12 @@ struct SnapshotMemory::Head {
   std::uint32_t text_sum;
   std::uint32_t own_sum;
   std::uint32_t data_sum;
-  std::uint32_t sum;  // of these fields and the shape
-  std::uint64_t reserved[9];
+  std::uint32_t sum;  // over the other fields and the shape
+  std::uint64_t values;
+  std::uint64_t number;
+  std::int32_t peer;  // -1: no other share was summed
+  std::uint32_t peer_sum;
+  std::uint64_t reserved[6];
 
   std::uint32_t sum_with(const Shape& shape) const {
     const std::uint64_t all[] = {static_cast<std::uint64_t>(step),
@@ -119,6 +125,10 @@ struct SnapshotMemory::Head {
                                  text_sum,
                                  own_sum,
                                  data_sum,
+                                 values,
+                                 number,
+                                 static_cast<std::uint32_t>(peer),
+                                 peer_sum,
                                  static_cast<std::uint32_t>(shape.ranks),
                                  shape.data_bytes,
                                  shape.own_bytes,
@@ -144,9 +154,15 @@ struct SnapshotMemory::Places {
   static bool are_possible(const Shape& shape) {
     constexpr std::uint64_t kMost = std::uint64_t{1} << 46;
     return shape.ranks >= 1 && shape.ranks <= 1 << 16 && shape.data_bytes <= kMost &&
-           shape.own_bytes <= kMost >> 16;
+           shape.own_bytes <= kMost / ranks_of(shape);
   }
   std::uint64_t two_snapshots() const { return 2 * data_size + text - own; }
+  std::uint64_t share_begin(const Shape& shape, int writer) const {
+    return std::min(share * static_cast<std::uint64_t>(writer), shape.data_bytes);
+  }
+  std::uint64_t share_end(const Shape& shape, int writer) const {
+    return share_begin(shape, writer + 1);
+  }
   std::uint64_t own_of(int writer, int slot) const {
     return own + static_cast<std::uint64_t>(2 * writer + slot) * own_size;
   }
@@ -208,6 +224,11 @@ SnapshotMemory::Head& SnapshotMemory::head(int writer, int slot) const {
   return reinterpret_cast<Head*>(mapping_.data() + kPage)[2 * writer + slot];
 }
 
+bool SnapshotMemory::is_readable() const {
+  return mapping_ && header().magic == Header::kMagic && header().version == Header::kVersion &&
+         Places::are_possible(header().shape) && Places(header().shape).end <= mapping_.size();
+}
+
 bool SnapshotMemory::use(const Shape& shape, std::optional<std::uint64_t> own_needed) {
   if (!Places::are_possible(shape)) {
     throw Failure(ErrorCode::kResourceExhausted, "the state is too large for snapshots");
@@ -215,7 +236,7 @@ bool SnapshotMemory::use(const Shape& shape, std::optional<std::uint64_t> own_ne
   const auto is_right = [&](const Shape& there) {
     Shape wanted = shape;
     if (own_needed && there.own_bytes >= *own_needed) wanted.own_bytes = there.own_bytes;
-    return there == wanted && Places::are_possible(there);
+    return there == wanted;
   };
   if (file_.get() < 0) {
     throw Failure(ErrorCode::kClosed, "the program has closed the descriptor of their memory");
@@ -224,10 +245,8 @@ bool SnapshotMemory::use(const Shape& shape, std::optional<std::uint64_t> own_ne
   struct stat about {};
   ::fstat(file_.get(), &about);
   const bool is_laid_out = about.st_size >= static_cast<off_t>(kPage) &&
-                           map(static_cast<std::uint64_t>(about.st_size)) &&
-                           header().magic == Header::kMagic &&
-                           header().version == Header::kVersion && is_right(header().shape) &&
-                           mapping_.size() >= Places(header().shape).end;
+                           map(static_cast<std::uint64_t>(about.st_size)) && is_readable() &&
+                           is_right(header().shape);
   if (is_laid_out && header().is_refused != 0) {
     throw Failure(ErrorCode::kResourceExhausted,
                   "two snapshots take " + megabytes(Places(header().shape).two_snapshots()) +
@@ -252,7 +271,7 @@ void SnapshotMemory::lay_out(const Shape& shape) {
   if (!is_made) throw Failure(error_from_errno(errno, "memory for snapshots"));
   header().version = Header::kVersion;
   header().shape = shape;
-  header().last_due = header().next_due = -1;
+  header().last_due = header().next_due = header().told_difference = -1;
   try {
     check_room(places.two_snapshots());
   } catch (const Failure&) {
@@ -273,17 +292,24 @@ SnapshotMemory::Part SnapshotMemory::begin(int local_rank, std::int64_t step, in
   const auto first = found_in(0);
   const auto second = found_in(1);
   const bool is_first_newest = first && (!second || first->step > second->step);
-  Part part{
-      .slot = is_first_newest ? 1 : 0,
-      .local_rank = local_rank,
-      .step = step,
-      .rank = rank,
-      .world_size = world_size,
-      .begin = std::min(places.share * static_cast<std::uint64_t>(local_rank), shape_.data_bytes)};
+  Part part{.slot = is_first_newest ? 1 : 0,
+            .local_rank = local_rank,
+            .step = step,
+            .rank = rank,
+            .world_size = world_size,
+            .begin = places.share_begin(shape_, local_rank)};
   if (!mark_.is_set()) return part;  // a forked child, which has no room to write
-  const std::uint64_t end = std::min(part.begin + places.share, shape_.data_bytes);
   part.own = {mapping_.data() + places.own_of(local_rank, part.slot), shape_.own_bytes};
-  part.share = {mapping_.data() + places.data_of(part.slot) + part.begin, end - part.begin};
+  part.share = {mapping_.data() + places.data_of(part.slot) + part.begin,
+                places.share_end(shape_, local_rank) - part.begin};
+  // From the newest one, too, so that a process that takes the place of a rank goes on counting.
+  if (first || second) part.number = head(local_rank, 1 - part.slot).number + 1;
+  if (const auto others = static_cast<std::uint64_t>(shape_.ranks - 1); others > 0) {
+    const int distance = 1 + static_cast<int>(part.number % others);
+    part.peer = (local_rank + distance) % shape_.ranks;
+    part.peer_begin = places.share_begin(shape_, part.peer);
+    part.peer_end = places.share_end(shape_, part.peer);
+  }
   head(local_rank, part.slot).turn.begin();
   return part;
 }
@@ -292,7 +318,8 @@ SnapshotMemory::Part SnapshotMemory::begin(int local_rank, std::int64_t step, in
 bool SnapshotMemory::finish(Part& part, std::string_view text, std::string_view own) {
   const Places places(shape_);
   if (!mark_.is_set() || header().shape != shape_ || text.size() > kTextBytes ||
-      part.own_sum.size() + own.size() > part.own.size() || part.sum.size() != part.share.size()) {
+      part.own_sum.size() + own.size() > part.own.size() || part.sum.size() != part.share.size() ||
+      (part.peer_sum.size() > 0 && part.peer_sum.size() != part.peer_end - part.peer_begin)) {
     return false;
   }
   if (!text.empty()) {
@@ -306,8 +333,12 @@ bool SnapshotMemory::finish(Part& part, std::string_view text, std::string_view 
   said.text_bytes = text.size();
   said.own_bytes = part.own_sum.size();
   said.text_sum = stream_sum(text);
-  said.own_sum = part.own_sum.finish(part.own.data());
-  said.data_sum = part.sum.finish(part.share.data());
+  said.own_sum = part.own_sum.finish();
+  said.data_sum = part.sum.finish();
+  said.values = part.values;
+  said.number = part.number;
+  said.peer = part.peer_sum.size() > 0 ? part.peer : -1;
+  said.peer_sum = part.peer_sum.finish();
   said.sum = said.sum_with(shape_);
   said.turn.end();
   return true;
@@ -334,6 +365,12 @@ bool SnapshotMemory::says(const Head& said, std::int64_t step) const {
 }
 
 std::optional<SnapshotMemory::Found> SnapshotMemory::found_in(int slot) const {
+  auto found = written_in(slot);
+  if (found && difference_in(*found)) found.reset();
+  return found;
+}
+
+std::optional<SnapshotMemory::Found> SnapshotMemory::written_in(int slot) const {
   const Head& first = head(0, slot);
   Found found{.slot = slot, .step = first.step, .world_size = first.world_size};
   for (int writer = 0; writer < header().shape.ranks; ++writer) {
@@ -342,6 +379,44 @@ std::optional<SnapshotMemory::Found> SnapshotMemory::found_in(int slot) const {
     found.ranks.push_back(said.rank);
   }
   return found;
+}
+
+std::optional<SnapshotMemory::Difference> SnapshotMemory::difference_in(const Found& found) const {
+  const Head& first = head(0, found.slot);
+  for (int writer = 0; writer < std::ssize(found.ranks); ++writer) {
+    const Head& said = head(writer, found.slot);
+    const bool is_compared = said.peer >= 0 && said.peer < std::ssize(found.ranks);
+    if (is_compared && head(said.peer, found.slot).data_sum != said.peer_sum) {
+      return Difference{found.step, std::min(said.rank, head(said.peer, found.slot).rank),
+                        std::max(said.rank, head(said.peer, found.slot).rank)};
+    }
+    if (said.values != first.values) return Difference{found.step, first.rank, said.rank};
+  }
+  return std::nullopt;
+}
+
+std::optional<SnapshotMemory::Difference> SnapshotMemory::difference() const {
+  std::optional<Difference> newest;
+  for (const int slot : {0, 1}) {
+    const auto found = is_readable() ? written_in(slot) : std::nullopt;
+    const auto its = found ? difference_in(*found) : std::nullopt;
+    // A rank that has begun the next one meanwhile may have changed its head while it was read.
+    if (its && written_in(slot) && (!newest || its->step > newest->step)) newest = its;
+  }
+  return newest;
+}
+
+bool SnapshotMemory::is_first_to_tell(const Difference& difference) {
+  std::int64_t none = -1;
+  return mark_.is_set() && header().told_difference.compare_exchange_strong(none, difference.step);
+}
+
+std::uint32_t SnapshotMemory::sum_of_values(const Found& found) const {
+  std::vector<std::uint64_t> all = {header().shape.layout, head(0, found.slot).values};
+  for (int writer = 0; writer < std::ssize(found.ranks); ++writer) {
+    all.push_back(sum_of_share(found, writer));
+  }
+  return stream_sum({reinterpret_cast<const char*>(all.data()), all.size() * sizeof all[0]});
 }
 
 std::vector<SnapshotMemory::Found> SnapshotMemory::find(std::string* why) {
@@ -356,8 +431,7 @@ std::vector<SnapshotMemory::Found> SnapshotMemory::find(std::string* why) {
   const auto size = static_cast<std::uint64_t>(about.st_size);
   if (!map(size) || header().magic != Header::kMagic) return none("it is not whole");
   if (header().version != Header::kVersion) return none("another version of ddprun wrote it");
-  const Shape& shape = header().shape;
-  if (!Places::are_possible(shape) || Places(shape).end > size) return none("it is not whole");
+  if (!is_readable()) return none("it is not whole");
   std::vector<Found> all;
   for (const int slot : {0, 1}) {
     if (auto found = found_in(slot)) all.push_back(std::move(*found));
@@ -390,10 +464,10 @@ bool SnapshotMemory::is_whole(const Found& found, int writer) const {
 }
 
 std::string_view SnapshotMemory::share(const Found& found, int writer) const {
-  const std::uint64_t size = Places(header().shape).share;
-  const auto whole = data(found);
-  return whole.substr(
-      std::min<std::uint64_t>(size * static_cast<std::uint64_t>(writer), whole.size()), size);
+  const Shape& shape = header().shape;
+  const Places places(shape);
+  const std::uint64_t begin = places.share_begin(shape, writer);
+  return data(found).substr(begin, places.share_end(shape, writer) - begin);
 }
 
 std::uint32_t SnapshotMemory::sum_of_share(const Found& found, int writer) const {
@@ -425,6 +499,7 @@ void SnapshotMemory::forget_after(int local_rank, std::int64_t step) {
     Head& said = head(local_rank, slot);
     if (said.step > step) said.turn.begin();
   }
+  header().told_difference = -1;
 }
 
 }  // namespace ddprun

@@ -9,6 +9,15 @@
 // sums over all that it has written; a snapshot is whole when the heads of all ranks of the node say the same
 // step. Each rank writes its own parts only, on one thread.
 //
+// A rank may also sum the share of another rank, its peer, over its own values. The peer changes from snapshot to
+// snapshot, and each share has one peer, so a rank whose values differ from those of all others never gets its share
+// into a snapshot that is whole:
+//
+//   | the heads of all ranks            | the snapshot          | the next one is written                       |
+//   | not yet of the same step          | is not whole          | into this slot, unless the other is older     |
+//   | of one step, and their sums agree | is whole              | into the other slot                           |
+//   | of one step, and a sum differs    | is never read; told   | into this slot: the one before it stays       |
+//
 //   auto memory = SnapshotMemory::of_this_process();           // null: there is none
 //   memory->use(shape);                                        // throws: it cannot be had
 //   auto part = memory->begin(local_rank, step, rank, world_size);
@@ -71,11 +80,18 @@ class SnapshotMemory {
     StreamSum sum = {};
     std::span<char> own = {};  // room for what this rank alone has
     StreamSum own_sum = {};
+    int peer = -1;  // whose share may be summed, too; -1: this rank is alone
+    std::uint64_t peer_begin = 0;
+    std::uint64_t peer_end = 0;
+    StreamSum peer_sum = {};
+    std::uint64_t values = 0;  // a sum over values that are not in the data, and equal on all ranks
+    std::uint64_t number = 0;  // counts the snapshots; the peers depend on it
   };
   // Of the slot that is not the newest whole one; from here on that one is not whole.
   Part begin(int local_rank, std::int64_t step, int rank, int world_size);
-  // `part.sum` has summed the whole share. `own` comes after what `part.own_sum` has copied to `part.own`. False:
-  // text or own part are too large, or the memory was laid out anew meanwhile, and nothing is kept.
+  // `part.sum` has summed the whole share, and `part.peer_sum` all or nothing of the peer's. `own` comes after what
+  // `part.own_sum` has copied to `part.own`. False: text or own part are too large, or the memory was laid out anew
+  // meanwhile, and nothing is kept.
   bool finish(Part& part, std::string_view text, std::string_view own = {});
 
   // When the next snapshot is due, if that is decided as the training goes: of the node's ranks the first says so.
@@ -96,6 +112,17 @@ class SnapshotMemory {
   // The steps of which every rank's head is here, the newest first. Where there is none because the memory is
   // damaged, or of another version, `why` says so.
   std::vector<Found> find(std::string* why = nullptr);
+  // Two ranks of the job that have kept different values at this step.
+  struct Difference {
+    std::int64_t step = 0;
+    std::int32_t rank = 0;
+    std::int32_t other = 0;
+  };
+  std::optional<Difference> difference() const;
+  // True for one process of the node, which is to tell of it; once, until forget_after() is called.
+  bool is_first_to_tell(const Difference& difference);
+  // A sum over all values that are equal on all ranks: two nodes with as many ranks have the same.
+  std::uint32_t sum_of_values(const Found& found) const;
   // Compares the sums of what one rank wrote: of its text and its own part; and of its share of the data.
   bool are_texts_whole(const Found& found, int writer) const;
   bool is_whole(const Found& found, int writer) const;
@@ -116,10 +143,13 @@ class SnapshotMemory {
   SnapshotMemory(rdzv::UniqueFd file, OwnerMark mark);
 
   bool map(std::uint64_t bytes);
+  bool is_readable() const;
   void lay_out(const Shape& shape);
   Header& header() const;
   Head& head(int writer, int slot) const;
   bool says(const Head& head, std::int64_t step) const;
+  std::optional<Found> written_in(int slot) const;
+  std::optional<Difference> difference_in(const Found& found) const;
   std::optional<Found> found_in(int slot) const;
   bool is_damaged() const;
 

@@ -21,6 +21,7 @@ struct DdprunSnapshots {
   std::shared_ptr<SnapshotMemory> memory;
   SnapshotMemory::Part part;
   bool is_begun = false;
+  bool is_compared = false;
   std::vector<SnapshotMemory::Found> found;
 };
 
@@ -40,19 +41,24 @@ void say(char* to, std::size_t size, const char* what) {
   if (to != nullptr && size > 0) std::snprintf(to, size, "%s", what);
 }
 
-// False: it is more than there is room for.
-bool copy(ddprun::StreamSum& sum, std::span<char> to, const DdprunPiece& piece) {
-  if (piece.size > to.size() - sum.size()) return false;
+// Hands a piece to `take`. False: it is more than `left`.
+bool feed(const DdprunPiece& piece, std::uint64_t left, const auto& take) {
+  if (piece.size > left) return false;
   if (piece.bytes != nullptr) {
-    sum.copy(to.data(), static_cast<const char*>(piece.bytes), piece.size);
+    take(static_cast<const char*>(piece.bytes), piece.size);
     return true;
   }
-  for (std::uint64_t left = piece.size; left > 0;) {
-    const auto part = std::min<std::uint64_t>(left, sizeof kZeroes);
-    sum.copy(to.data(), kZeroes, part);
-    left -= part;
+  for (std::uint64_t rest = piece.size; rest > 0;) {
+    const auto part = std::min<std::uint64_t>(rest, sizeof kZeroes);
+    take(kZeroes, part);
+    rest -= part;
   }
   return true;
+}
+
+bool copy(ddprun::StreamSum& sum, std::span<char> to, const DdprunPiece& piece) {
+  return feed(piece, to.size() - sum.size(),
+              [&](const char* from, std::size_t size) { sum.copy(to.data(), from, size); });
 }
 
 const SnapshotMemory::Found& found_at(const DdprunSnapshots* snapshots, int number) {
@@ -78,7 +84,7 @@ int ddprun_snapshots_begin(DdprunSnapshots* snapshots, int ranks_of_node, int lo
                            int world_size, std::int64_t step, std::uint64_t data_bytes,
                            std::uint64_t layout, std::uint64_t own_bytes, std::uint64_t* share,
                            char* why, std::size_t why_size) {
-  snapshots->is_begun = false;
+  snapshots->is_begun = snapshots->is_compared = false;
   snapshots->found.clear();
   try {
     const bool is_anew = snapshots->memory->use({.ranks = ranks_of_node,
@@ -109,9 +115,49 @@ void ddprun_snapshots_write(DdprunSnapshots* snapshots, int is_own, const Ddprun
   }
 }
 
+int ddprun_snapshots_compare(DdprunSnapshots* snapshots, std::uint64_t values,
+                             std::uint64_t* share) {
+  auto& part = snapshots->part;
+  part.values = values;
+  share[0] = part.peer_begin;
+  share[1] = part.peer_end;
+  snapshots->is_compared = part.peer >= 0;
+  return part.peer;
+}
+
+void ddprun_snapshots_add(DdprunSnapshots* snapshots, const DdprunPiece* pieces,
+                          std::size_t count) {
+  auto& part = snapshots->part;
+  for (const DdprunPiece& piece : std::span(pieces, count)) {
+    const std::uint64_t left = part.peer_end - part.peer_begin - part.peer_sum.size();
+    const bool is_added =
+        snapshots->is_begun && feed(piece, left, [&](const char* from, std::size_t size) {
+          part.peer_sum.add(from, size);
+        });
+    if (!is_added) snapshots->is_begun = false;
+  }
+}
+
 int ddprun_snapshots_finish(DdprunSnapshots* snapshots, const void* text, std::uint64_t size) {
-  if (!std::exchange(snapshots->is_begun, false)) return 0;
-  return snapshots->memory->finish(snapshots->part, {static_cast<const char*>(text), size}) ? 1 : 0;
+  auto& part = snapshots->part;
+  const bool is_added =
+      !snapshots->is_compared || part.peer_sum.size() == part.peer_end - part.peer_begin;
+  if (!std::exchange(snapshots->is_begun, false) || !is_added) return 0;
+  return snapshots->memory->finish(part, {static_cast<const char*>(text), size}) ? 1 : 0;
+}
+
+int ddprun_snapshots_difference(DdprunSnapshots* snapshots, std::int64_t* step, int* rank,
+                                int* other) {
+  const auto difference = snapshots->memory->difference();
+  if (!difference || !snapshots->memory->is_first_to_tell(*difference)) return 0;
+  *step = difference->step;
+  *rank = difference->rank;
+  *other = difference->other;
+  return 1;
+}
+
+std::uint32_t ddprun_snapshots_sum(const void* bytes, std::uint64_t size) {
+  return ddprun::stream_sum({static_cast<const char*>(bytes), size});
 }
 
 int ddprun_snapshots_find(DdprunSnapshots* snapshots, char* why, std::size_t why_size) {
@@ -140,6 +186,10 @@ int ddprun_snapshots_writers(const DdprunSnapshots* snapshots, int number) {
 
 int ddprun_snapshots_rank(const DdprunSnapshots* snapshots, int number, int writer) {
   return found_at(snapshots, number).ranks[static_cast<std::size_t>(writer)];
+}
+
+std::uint32_t ddprun_snapshots_values(const DdprunSnapshots* snapshots, int number) {
+  return snapshots->memory->sum_of_values(found_at(snapshots, number));
 }
 
 int ddprun_snapshots_check(DdprunSnapshots* snapshots, int number, int writer) {

@@ -25,7 +25,7 @@ struct DdprunCopy {
 // Of the descriptor that the agent has handed to this process, once in its life. Null: there is none.
 DdprunSnapshots* ddprun_snapshots_of_this_process();
 
-// ---- writing: begin, write, finish; the same step on all ranks
+// ---- writing: begin, write, maybe compare and add, finish; the same step on all ranks
 
 enum { kDdprunBegun = 0, kDdprunBegunAnew = 1, kDdprunRefused = -1 };
 
@@ -39,9 +39,20 @@ int ddprun_snapshots_begin(DdprunSnapshots* snapshots, int ranks_of_node, int lo
 // What comes next: in this rank's own part, or in its share of the data.
 void ddprun_snapshots_write(DdprunSnapshots* snapshots, int is_own, const DdprunPiece* pieces,
                             std::size_t count);
+// `values`: a sum over what is equal on all ranks and not in the data. Gives the local rank whose share is compared with
+// this rank's values, and which bytes of the data that are; -1: there is none.
+int ddprun_snapshots_compare(DdprunSnapshots* snapshots, std::uint64_t values,
+                             std::uint64_t* share);
+// What comes next in that share, as this rank has it: all of it is added.
+void ddprun_snapshots_add(DdprunSnapshots* snapshots, const DdprunPiece* pieces, std::size_t count);
 // `text` is of the node's first rank. 0: nothing is kept; another rank has laid the memory out anew, or not the
-// whole share was written, or more than was said.
+// whole share was written or added, or more than was said.
 int ddprun_snapshots_finish(DdprunSnapshots* snapshots, const void* text, std::uint64_t size);
+// 1: two ranks of the job differ at this step, and this process is the one of the node that tells of it.
+int ddprun_snapshots_difference(DdprunSnapshots* snapshots, std::int64_t* step, int* rank,
+                                int* other);
+// A checksum of bytes.
+std::uint32_t ddprun_snapshots_sum(const void* bytes, std::uint64_t size);
 
 // ---- reading: snapshots are numbered from the newest, until the next find
 
@@ -52,6 +63,8 @@ int ddprun_snapshots_world_size(const DdprunSnapshots* snapshots, int number);
 // Ranks that wrote it, here called writers, by their local ranks; and the rank of one.
 int ddprun_snapshots_writers(const DdprunSnapshots* snapshots, int number);
 int ddprun_snapshots_rank(const DdprunSnapshots* snapshots, int number, int writer);
+// A sum over all values that are equal on all ranks: two nodes with as many writers have the same.
+std::uint32_t ddprun_snapshots_values(const DdprunSnapshots* snapshots, int number);
 // Compares the sums of all that one rank wrote. 0: it is damaged, and never found again.
 int ddprun_snapshots_check(DdprunSnapshots* snapshots, int number, int writer);
 

@@ -7,6 +7,13 @@ it starts (`ddprun.hooks`), unless DDPRUN_PYTHON_HOOKS=0.
 
 import os
 import pkgutil
+import sys
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without the import
+if TYPE_CHECKING:
+    from typing import Any, Mapping, Sequence
+    import torch as _torch
+    from ddprun.keeping import Kept
 
 __version__ = "0.1.0"  # as CMakeLists.txt has it for ddprun
 __path__ = pkgutil.extend_path(__path__, __name__)  # ddprun.torch is a distribution of its own, maybe in another folder
@@ -69,38 +76,60 @@ def recoverable(model, optimizer, *, parts={}, per_rank={}, unchanged=(), memory
     return training.make(model, optimizer, parts, per_rank, unchanged, memory_every, more_parts)
 
 
-def keep(step, state=None, shared=None):
+def keep(step: int, *, model: "_torch.nn.Module | Sequence | Mapping | None" = None,
+         optimizer: "_torch.optim.Optimizer | Sequence | Mapping | None" = None,
+         per_rank: "Any" = None, replicated: "Any" = None) -> None:
     """Keeps what the training needs to go on after `step` in memory of the agent, until a later one is whole:
 
         kept = ddprun.kept()                     # None: begin anew, or from the disk
         if kept:
-            model.load_state_dict(kept.shared["model"])
-            optimizer.load_state_dict(kept.shared["optimizer"])
-            torch.set_rng_state(kept.state)
+            model.load_state_dict(kept.model)
+            optimizer.load_state_dict(kept.optimizer)
+            torch.set_rng_state(kept.per_rank)
         for step in range(kept.step + 1 if kept else 0, steps):
             ...
             if step % 5 == 0:
-                ddprun.keep(step, torch.get_rng_state(),
-                            shared={"model": model.state_dict(), "optimizer": optimizer.state_dict()})
+                ddprun.keep(step, model=model, optimizer=optimizer, per_rank=torch.get_rng_state())
 
-    Every rank calls it, after the same steps, which grow during the whole training. `state` is what this rank alone has, and
-    is written whole; `shared` is equal on all ranks, and each rank of a node writes its share. Both are anything that
-    torch.save() takes; tensors in dicts, lists and tuples are copied once. It waits for no other rank.
+    Every rank calls it, after the same steps, which grow during the whole training.
 
-    Does nothing without ddprun, under another launcher, where no restart can follow, and in a standby. Where there is no
-    room, one line on stderr says so, and the training goes on.
+    `model` is a module, or a list, tuple or dict of modules (also in DistributedDataParallel or torch.compile). Parameters are equal
+    on all ranks, and each rank of a node writes a share; what its state_dict() has besides (buffers) is each rank's own.
+    `optimizer` is an optimizer, or a list, tuple or dict of them, whose state is equal on all ranks.
+    `replicated` is anything else that is equal on all ranks, as torch.save() takes it: state_dict() of a scheduler, a GradScaler, an
+    average of the weights. `per_rank` is anything that this rank has for itself: random numbers, its place in the data, and
+    all state of a model or optimizer that is sharded (FSDP, ZeroRedundancyOptimizer, DTensor). Tensors are copied once.
+
+    The first call in each process waits for that of all ranks, and compares all that is equal on all ranks. From then on no rank waits,
+    and each compares one share of another rank in each snapshot: one line on stderr names two ranks that differ, their snapshot
+    is not used, and the one before it stays. The main thread calls.
+
+    Raises TypeError, also without ddprun, for a tensor of a subclass (DTensor) in what is equal on all ranks, for a
+    FullyShardedDataParallel or ZeroRedundancyOptimizer as `model` or `optimizer`, and for an object in place of its state.
+    Raises ValueError for a step that is smaller than the one before; and on all ranks, at the first call, if steps or values differ,
+    with the name of the first value and the ranks. Raises RuntimeError if a rank does not call it within half an hour.
+
+    Keeps nothing without ddprun, under another launcher, where no restart can follow, and in a standby. Where the library or the
+    room is missing, one line on stderr says so, and the training goes on.
     """
-    if "DDPRUN_LINK_FD" in os.environ:
+    # Without ddprun and PyTorch there is nothing to refuse.
+    if "DDPRUN_LINK_FD" in os.environ or "torch" in sys.modules:
         from ddprun import keeping
-        keeping.keep(step, state, shared)
+        keeping.keep(step, model, optimizer, per_rank, replicated)
 
 
-def kept():
-    """The newest snapshot that is whole for all ranks, with its `step`, `state` and `shared`; None: there is none.
+def kept() -> "Kept | None":
+    """The newest snapshot that is whole on all nodes, with its `step`, `model`, `optimizer`, `per_rank` and `replicated`: a frozen
+    dataclass, whose fields are None where keep() was given nothing. None: there is no snapshot.
 
-    Every rank calls it, as often as the others, before it calls keep(): they agree, and get the same step. Tensors are on
-    the CPU, whatever they were on. It is None if a rank's part is not there: on a node that is new, or of a state that was
-    not only shared if the number of ranks is another or a rank is on another node than then.
+    `model` and `optimizer` have the form that keep() was given: what load_state_dict() of the same object takes, with this rank's
+    buffers, or a list, tuple or dict. `per_rank` and `replicated` are as they were given. All tensors are on the CPU.
+
+    Every rank calls it, as often as the others, before it calls keep(), in the main thread: they agree, and get the same step. It is
+    None if a rank's part is not there: on a node that is new, or, if anything was each rank's own (per_rank, a model with
+    buffers), if the number of ranks is another or a rank is on another node than then.
+
+    Raises RuntimeError if a rank does not call it within half an hour.
     """
     if "DDPRUN_LINK_FD" not in os.environ:
         return None

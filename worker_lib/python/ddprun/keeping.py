@@ -1,27 +1,38 @@
-"""ddprun.keep() and ddprun.kept(): snapshots in the agent's memory, which outlive the workers (worker_lib/README.md,
+"""ddprun.keep() and ddprun.kept(): snapshots in the agent's memory, which outlives the workers (worker_lib/README.md,
 "Snapshots in memory, in Python").
 
-    keep(step, state, shared):   text = structure of `shared`, data = its tensors     (equal on all ranks: each writes a share)
-                                 own part = structure of `state`, then its tensors    (of this rank alone)
+    keep(…):    text = structure of what is equal on all ranks, data = its tensors     (each rank writes a share)
+                own part = structure of what only this rank has, then its tensors     (buffers and per_rank)
 
-A structure is the state, pickled, with a place where each tensor was; the bytes of the tensors are copied
-once, from where they are into the memory. Where what lies there is known in C alone (worker_lib/process/snapshot_module.h),
+A structure is a state, pickled, with a place where each tensor was; the bytes of the tensors are copied
+once, from where they are into the memory. The layout of the memory is known in C alone (worker_lib/process/snapshot_module.h),
 whose library comes with the agent.
+
+| when                       | what is compared                              | where | if it differs                                |
+|----------------------------|-----------------------------------------------|-------|----------------------------------------------|
+| a process's first keep()   | all values that are equal on all ranks        | store | ValueError on all ranks, and nothing is kept |
+| each keep()                | values that are no tensors, and one share of  | heads | the snapshot is not whole: it is never read, |
+|                            | another rank; see snapshot_memory.h           |       | and the one before it stays; a line          |
+| kept()                     | the sums of the nodes                         | store | the snapshot is not used; a line             |
 """
 
 import array
 import collections
+import copyreg
 import ctypes
+import dataclasses
 import functools
 import hashlib
 import io
 import itertools
 import json
+import marshal
 import math
 import operator
 import os
 import pickle
 import sys
+import typing
 
 import torch
 import torch.distributed as dist
@@ -37,14 +48,198 @@ _SMALL_BYTES = 64 << 10
 _BEGUN_ANEW, _REFUSED = 1, -1  # snapshot_module.h
 _DATA, _TEXT, _OWN = 0, 1, 2
 
-Kept = collections.namedtuple("Kept", ("step", "state", "shared"))
-Kept.__doc__ = """What ddprun.kept() found; `state` and `shared` as they were given to ddprun.keep(), on the CPU."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Kept:
+    """A snapshot that ddprun.kept() found. What ddprun.keep() was not given is None. All tensors are on the CPU.
+
+    `model` and `optimizer` have the form in which modules and optimizers were given: one, a list, a tuple or a dict. In place of
+    each is what its load_state_dict() takes; buffers are those of this rank. `per_rank` and `replicated` are as they were given."""
+
+    step: int
+    model: typing.Any = None
+    optimizer: typing.Any = None
+    per_rank: typing.Any = None
+    replicated: typing.Any = None
+
+
+# ---- what is equal on all ranks, and what is not
+
+_PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
+_PLAIN_VALUES = (bool, int, float, complex, str, bytes, type(None))
+
+
+def _class_of(module, name):
+    """A class of PyTorch's, if that module is loaded: else there is no object of it."""
+    return getattr(sys.modules.get(module), name, ())
+
+
+def _of_each(given, name, work):
+    """The results of work(object, its name), in the form in which objects were given: one, or several in lists, tuples and dicts."""
+    if type(given) in (list, tuple):
+        return type(given)(_of_each(each, f"{name}[{index}]", work) for index, each in enumerate(given))
+    if isinstance(given, dict):
+        return {key: _of_each(each, f"{name}[{key!r}]", work) for key, each in given.items()}
+    return None if given is None else work(given, name)
+
+
+def _state_of_model(model, name):
+    """(its state with None in place of buffers, its buffers, the metadata of state_dict())"""
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(f"ddprun.keep(): {name} is a {type(model).__name__}, and not a torch.nn.Module: give the module itself")
+    sharded = _class_of("torch.distributed.fsdp", "FullyShardedDataParallel")
+    if any(isinstance(each, sharded) for each in model.modules()):
+        raise TypeError(f"ddprun.keep(): {name} has a FullyShardedDataParallel, of which each rank has its own part: "
+                        "put its state_dict() into per_rank")
+    state = model.state_dict()
+    parameters = {key for key, _ in model.named_parameters(remove_duplicate=False)}
+    return ({key: each if key in parameters else None for key, each in state.items()},
+            {key: each for key, each in state.items() if key not in parameters},
+            {key: dict(each) for key, each in getattr(state, "_metadata", {}).items()})
+
+
+def _state_of_optimizer(optimizer, name):
+    if isinstance(optimizer, torch.nn.Module) or not hasattr(optimizer, "load_state_dict"):
+        raise TypeError(f"ddprun.keep(): {name} is a {type(optimizer).__name__}, and not an optimizer: give the optimizer itself")
+    sharded = _class_of("torch.distributed.optim.zero_redundancy_optimizer", "ZeroRedundancyOptimizer")
+    if isinstance(optimizer, sharded):
+        raise TypeError(f"ddprun.keep(): {name} is a ZeroRedundancyOptimizer, of which each rank has its own part: "
+                        "put its optim.state_dict() into per_rank")
+    return optimizer.state_dict()
+
+
+def _whole_state(parameters, buffers, metadata):
+    """The reverse: what load_state_dict() takes."""
+    state = collections.OrderedDict(parameters)
+    state.update(buffers)
+    state._metadata = collections.OrderedDict(metadata)
+    return state
+
+
+class _Equal:
+    """What is equal on all ranks, and the buffers of the models."""
+
+    def __init__(self, model, optimizer, replicated):
+        models = []  # (name, its states)
+
+        def add(each, name):
+            models.append((name, _state_of_model(each, name)))
+            return len(models) - 1
+
+        form = _of_each(model, "model", add)  # with numbers in place of the models
+        self.buffers = [buffers for _, (_, buffers, _) in models]
+        self.state = {"form": form, "parameters": [parameters for _, (parameters, _, _) in models],
+                      "metadata": [metadata for _, (_, _, metadata) in models],
+                      "optimizer": _of_each(optimizer, "optimizer", _state_of_optimizer), "replicated": replicated}
+        self._named = [(name, parameters) for name, (parameters, _, _) in models]
+        self._named += [(name, self.state[name]) for name in ("optimizer", "replicated")]
+
+    def leaves(self):
+        """(name, what is there) of all of it. Raises TypeError for what is not known to be equal on all ranks."""
+        for name, its in self._named:
+            yield from _leaves(name, its)
+
+    def check(self, value):
+        """As leaves() raises, for one value in it."""
+        if isinstance(value, torch.Tensor) or hasattr(value, "load_state_dict"):
+            for _ in self.leaves():
+                pass
+
+
+def _refuse(name, value):
+    """Raises TypeError for an object that is not known to be equal on all ranks, or that is no state."""
+    kind = type(value).__name__
+    if isinstance(value, torch.Tensor) and type(value) not in _PLAIN_TENSORS:
+        advice = ("put the state_dict() of the model into per_rank" if name.startswith("model") else
+                  "put the state_dict() of the optimizer into per_rank" if name.startswith("optimizer") else "put it into per_rank")
+        raise TypeError(f"ddprun.keep(): {name} is a {kind}, of which each rank may have its own part: {advice}")
+    if isinstance(value, torch.nn.Module):
+        raise TypeError(f"ddprun.keep(): {name} is a module ({kind}): give it as model=…")
+    if isinstance(value, torch.optim.Optimizer):
+        raise TypeError(f"ddprun.keep(): {name} is an optimizer ({kind}): give it as optimizer=…")
+    if hasattr(value, "load_state_dict") and not isinstance(value, type):
+        raise TypeError(f"ddprun.keep(): {name} is a {kind}: give its state_dict()")
+
+
+def _leaves(name, value, above=()):
+    """(where it is, what is there) of all that is in a state: tensors, and texts that are equal for equal values. Raises TypeError for
+    what _refuse() refuses, wherever it is."""
+    kind = type(value)
+    _refuse(name, value)
+    if isinstance(value, torch.Tensor):
+        yield name, value
+    elif kind in _PLAIN_VALUES:
+        yield name, f"{kind.__name__} {value!r}"
+    elif isinstance(value, type) or hasattr(value, "__qualname__"):
+        yield name, f"{value.__module__}.{value.__qualname__}"
+    elif id(value) in above:
+        yield name, "a part of itself"
+    elif kind in (set, frozenset):
+        yield name, f"{kind.__name__} {sorted(map(repr, value))}"
+    else:
+        yield name, f"{kind.__module__}.{kind.__qualname__}"
+        for part, each in _parts_of(name, value):
+            yield from _leaves(part, each, (*above, id(value)))
+
+
+def _parts_of(name, value):
+    """(where it is, what is there) of what a container has, or of what another object is pickled as."""
+    kind = type(value)
+    if kind in (dict, collections.OrderedDict):
+        yield f"{name}.keys()", repr(list(value))
+        yield from ((f"{name}[{key!r}]", each) for key, each in value.items())
+        return
+    if kind in (list, tuple):
+        yield f"len({name})", len(value)
+        yield from ((f"{name}[{index}]", each) for index, each in enumerate(value))
+        return
+    reduce = copyreg.dispatch_table.get(kind)
+    reduced = reduce(value) if reduce else value.__reduce_ex__(4)  # the last one that has no buffers beside it
+    if isinstance(reduced, str):
+        yield name, reduced
+        return
+    _, arguments, state, items, pairs = (*reduced, None, None, None)[:5]
+    yield from ((f"{name}.{index}", each) for index, each in enumerate(arguments))
+    attributes = state if isinstance(state, dict) else {"state": state}
+    yield from ((f"{name}.{key}", each) for key, each in attributes.items() if each is not None)
+    yield from ((f"{name}[{index}]", each) for index, each in enumerate(items or ()))
+    yield from ((f"{name}[{key!r}]", each) for key, each in pairs or ())
+
+
+def _contents(tensor):
+    """Its elements as a tensor whose bytes they are."""
+    its = tensor.detach()
+    if its.is_sparse:
+        its = its.coalesce()
+    its = its.to_dense() if its.layout is not torch.strided else its
+    its = its.int_repr() if its.is_quantized else its
+    return its.resolve_conj().resolve_neg().cpu().contiguous()
+
+
+def _sums(memory, leaves):
+    """{where it is: a text that is equal for equal values}"""
+    def sum_of(leaf):
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        its = None if leaf.is_meta else _contents(leaf)
+        return f"{leaf.dtype} {tuple(leaf.shape)} {its is not None and memory.sum(its.data_ptr(), its.nbytes)}"
+    return {name: sum_of(leaf) for name, leaf in leaves}
+
+
+def _difference(rank, other, its, others):
+    """A sentence on the first value that is not the same on these two ranks."""
+    name = next(name for name in dict.fromkeys([*its, *others]) if its.get(name) != others.get(name))
+    advice = ("the replicas have drifted apart, or each rank trains its own: then put the state_dict() into per_rank"
+              if name.removeprefix("len(").startswith(("model", "optimizer")) else "give the module, or put it into per_rank")
+    return f"ddprun.keep(): {name} differs between ranks {rank} and {other}: {advice}"
 
 
 # ---- a state, taken apart
 
-class _At:
-    """(_At, number): where a tensor was, the number of those before it. Of the types that pickle in C."""
+# (_AT, number): where a tensor was, the number of those before it. (_PARTS_AT, class, {name: place}, context, shape, strides): where
+# a tensor subclass was whose parts are tensors. Of types that pickle and marshal in C.
+_AT, _PARTS_AT = "\0ddprun's tensor", "\0ddprun's tensor subclass"
 
 
 class _HasTensors(Exception):
@@ -66,9 +261,9 @@ def _is_plain(tensor):
         tensor.is_quantized or tensor.is_conj() or tensor.is_neg())
 
 
-def _take_apart(state, takes=None):
+def _take_apart(state, takes=None, other=lambda value: None):
     """(the state with a place where each tensor was, the tensors in the order of their places). What is of another kind,
-    or not to be taken, stays where it is, and torch.save() finds its tensors."""
+    or not to be taken, stays where it is, and torch.save() finds its tensors; `other` is called with what is of another kind."""
     tensors = []
     add = tensors.append
 
@@ -78,7 +273,7 @@ def _take_apart(state, takes=None):
             if takes is not None and not takes(value):
                 return value
             add(value)
-            return _At, len(tensors) - 1
+            return _AT, len(tensors) - 1
         if kind is dict:
             return {key: take(each) for key, each in value.items()}
         if kind is collections.OrderedDict:
@@ -87,6 +282,12 @@ def _take_apart(state, takes=None):
             return taken
         if kind is list or kind is tuple:
             return kind(map(take, value))
+        if kind in _PLAIN_VALUES:
+            return value
+        other(value)
+        if isinstance(value, torch.Tensor) and hasattr(kind, "__tensor_unflatten__"):  # as DTensor has it
+            names, context = value.__tensor_flatten__()
+            return (_PARTS_AT, kind, {name: take(getattr(value, name)) for name in names}, context, value.shape, value.stride())
         return value
 
     return take(state), tensors
@@ -123,7 +324,7 @@ class _Layout:
         self.offsets, self.size = _offsets(self.sizes)
         self._count, self._kept = len(tensors), kept
         self._is_direct = all(tensors[at].is_cpu and tensors[at].is_contiguous() for at in kept)
-        self._direct = {}  # the pieces of the last share, if all tensors are copied from where they are
+        self._direct = {}  # the pieces of shares, if all tensors are copied from where they are
 
     def is_of(self, tensors):
         """Of these, and at the same addresses. Compared in C, without a list of what each has."""
@@ -139,7 +340,7 @@ class _Layout:
         if not self._is_direct:
             return self._find_pieces(tensors, begin, end)
         if (begin, end) not in self._direct:
-            self._direct = {(begin, end): list(self._find_pieces(tensors, begin, end))}
+            self._direct[begin, end] = list(self._find_pieces(tensors, begin, end))
         return self._direct[begin, end]
 
     def _find_pieces(self, tensors, begin, end):
@@ -168,10 +369,10 @@ class _Layout:
 class _Parts:
     """The tensors of a state, and the rest."""
 
-    def __init__(self, state, before):
-        """`before`: the layout of this state in the last snapshot, or None."""
+    def __init__(self, state, before, other=lambda value: None):
+        """`before`: the layout of this state in the last snapshot, or None; `other` as in _take_apart()."""
         are_all = before is None or before.are_all
-        self._rest, self._tensors = _take_apart(state, None if are_all else _is_plain)
+        self._rest, self._tensors = _take_apart(state, None if are_all else _is_plain, other)
         self.layout = before
         if before is None or not before.is_of(self._tensors):
             if are_all and not all(map(_is_plain, self._tensors)):
@@ -194,6 +395,14 @@ class _Parts:
     def pieces(self, begin, end):
         return self.layout.pieces(self._tensors, begin, end)
 
+    def sum_of_values(self, memory):
+        """Over what is no tensor: equal for equal values, in every process."""
+        try:
+            text = marshal.dumps(self._rest, 2)  # without references: these depend on which objects are one
+        except ValueError:  # there are other types than those of the language
+            text = repr(_sums(memory, _leaves("", self._rest))).encode(errors="surrogatepass")
+        return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
+
 
 def _offsets(sizes):
     *offsets, size = itertools.accumulate(map(_rounded, sizes), initial=0)
@@ -206,8 +415,11 @@ def _sizes(table):
 
 def _put_together(value, tensors):
     kind = type(value)
-    if kind is tuple and len(value) == 2 and value[0] is _At:
+    if kind is tuple and value and type(value[0]) is str and value[0] == _AT:
         return tensors[value[1]]
+    if kind is tuple and value and type(value[0]) is str and value[0] == _PARTS_AT:
+        _, subclass, parts, context, shape, strides = value
+        return subclass.__tensor_unflatten__(_put_together(parts, tensors), context, shape, strides)
     if kind is dict or kind is collections.OrderedDict:
         for key, each in value.items():
             value[key] = _put_together(each, tensors)
@@ -278,7 +490,12 @@ _ARGUMENTS = {
     "begin": (ctypes.c_int, [ctypes.c_void_p, *[ctypes.c_int] * 4, ctypes.c_int64, *[ctypes.c_uint64] * 3,
                              ctypes.POINTER(ctypes.c_uint64), ctypes.c_char_p, ctypes.c_size_t]),
     "write": (None, [ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t]),
+    "compare": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_uint64, ctypes.POINTER(ctypes.c_uint64)]),
+    "add": (None, [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]),
     "finish": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64]),
+    "difference": (ctypes.c_int, [ctypes.c_void_p, ctypes.POINTER(ctypes.c_int64), *[ctypes.POINTER(ctypes.c_int)] * 2]),
+    "sum": (ctypes.c_uint32, [ctypes.c_void_p, ctypes.c_uint64]),
+    "values": (ctypes.c_uint32, [ctypes.c_void_p, ctypes.c_int]),
     "find": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t]),
     "step": (ctypes.c_int64, [ctypes.c_void_p, ctypes.c_int]),
     "world_size": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_int]),
@@ -294,7 +511,7 @@ _ARGUMENTS = {
 class _Memory:
     @staticmethod
     def of_process():
-        """None: there is none."""
+        """None: there is none; a line says so if it could not be opened."""
         archive = sys.modules.get("_ddprun_archive")
         if archive is None:
             return None
@@ -306,10 +523,12 @@ class _Memory:
         try:
             os.write(file, content)
             # A path that no other library was loaded by: dlopen() would give that one.
-            library = ctypes.CDLL(f"/proc/{os.getpid()}/fd/{file}")
+            memory = _Memory(ctypes.CDLL(f"/proc/{os.getpid()}/fd/{file}"))
+        except (OSError, AttributeError) as error:  # libstdc++ lacks a symbol; an agent of another version lacks a function
+            print(f"ddprun: no snapshots in memory: the agent's library cannot be used: {error}", file=sys.stderr)
+            return None
         finally:
             os.close(file)
-        memory = _Memory(library)
         return memory if memory._handle else None
 
     def __init__(self, library):
@@ -320,6 +539,7 @@ class _Memory:
         self._handle = self._of_this_process()
         self.step, self.world_size, self.is_whole = (
             functools.partial(each, self._handle) for each in (self._step, self._world_size, self._check))
+        self.sum = self._sum
         self._why = ctypes.create_string_buffer(_WHY_BYTES)
 
     def why(self):
@@ -335,6 +555,23 @@ class _Memory:
     def write(self, is_own, pieces):
         """`pieces`: an array of address and size in turn."""
         self._write(self._handle, is_own, pieces.buffer_info()[0], len(pieces) // 2)
+
+    def compare(self, values):
+        """Begin and end of the share of another rank that this rank sums, too; None: there is no other rank on this node."""
+        share = (ctypes.c_uint64 * 2)()
+        return tuple(share) if self._compare(self._handle, values, share) >= 0 else None
+
+    def add(self, pieces):
+        self._add(self._handle, pieces.buffer_info()[0], len(pieces) // 2)
+
+    def difference(self):
+        """(step, rank, other rank) if two ranks differ, and this process tells of it."""
+        step, rank, other = ctypes.c_int64(), ctypes.c_int(), ctypes.c_int()
+        return (step.value, rank.value, other.value) if self._difference(self._handle, step, rank, other) else None
+
+    def values(self, number):
+        """What nodes with as many ranks have the same of: (how many, sum)"""
+        return len(self.ranks(number)), self._values(self._handle, number)
 
     def finish(self, text):
         return self._finish(self._handle, _address(text), len(text))
@@ -379,98 +616,160 @@ class _Rank:
             int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"))
 
 
-def _store():
-    """Of this round; a connection of its own, where the agent serves it."""
+def _store(function, number):
+    """For one call of a function, in this round; a connection of its own, where the agent serves it."""
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
         store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False, wait_for_workers=False)
     elif dist.is_initialized():
         store = dist.distributed_c10d._get_default_store()
     else:
-        raise RuntimeError("ddprun.kept() is called before init_process_group(), and the job has no store of ddprun's")
-    return dist.PrefixStore("/".join(["ddprun", os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), "kept"]), store)
+        raise RuntimeError(f"ddprun.{function}() is called before init_process_group(), and the job has no store of ddprun's")
+    return dist.PrefixStore(f"ddprun/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/{function}/{number}", store)
 
 
 class _Agreement:
-    """Of all ranks, in one call of kept(); a process that is all of them needs no store."""
+    """What all ranks say in one call of keep() or kept(); a process that is the only rank needs no store."""
 
-    def __init__(self, place, number):
-        self._place, self._number = place, number
-        self._store = _store() if place.world_size > 1 else None
+    def __init__(self, place, function, number):
+        self._place, self._function = place, function
+        self._store = _store(function, number) if place.world_size > 1 else None
 
     def ask_all(self, what, word):
         """What each rank says."""
         place = self._place
         if self._store is None:
             return [word]
-        keys = [f"{self._number}/{what}/{rank}" for rank in range(place.world_size)]
+        keys = [f"{what}/{rank}" for rank in range(place.world_size)]
         self._store.set(keys[place.rank], word)
         try:
-            self._store.wait(keys)
+            self._store.wait(keys, dist.constants.default_pg_timeout)
         except RuntimeError as error:
             missing = [rank for rank, key in enumerate(keys) if not self._store.check([key])]
-            raise RuntimeError(f"all ranks call ddprun.kept(), and some have not: {missing}") from error
+            raise RuntimeError(f"all ranks call ddprun.{self._function}(), and some have not: {missing}") from error
         return [each.decode() for each in self._store.multi_get(keys)]
+
+    def of_two(self, ranks, what, word):
+        """What these two ranks say: pickled objects."""
+        if self._place.rank in ranks:
+            self._store.set(f"{what}/{self._place.rank}", pickle.dumps(word))
+        return [pickle.loads(self._store.get(f"{what}/{rank}")) for rank in ranks]
 
     def tell_successor(self, answer):
         """For the standby that prepares to take this rank's place."""
         if self._store is not None:
             file = io.BytesIO()
             torch.save(answer, file)
-            self._store.set(f"{self._number}/answer/{self._place.rank}", file.getvalue())
+            self._store.set(f"answer/{self._place.rank}", file.getvalue())
 
     def answer_of_predecessor(self):
-        return _load(io.BytesIO(self._store.get(f"{self._number}/answer/{self._place.rank}"))) if self._store else None
+        return _load(io.BytesIO(self._store.get(f"answer/{self._place.rank}"))) if self._store else None
 
 
 class _Keeper:
-    """What a worker keeps and finds; the main thread's."""
+    """What a process keeps and finds; the main thread's. A process that is no worker of ddprun's has no memory, and only refuses what
+    is wrong anywhere."""
 
     def __init__(self):
-        self._place, self._memory = _Rank(), _Memory.of_process()
+        is_worker = bool(progress.link_of_process())
+        self._place = _Rank() if is_worker else None
+        self._memory = _Memory.of_process() if is_worker else None
         self._calls = itertools.count()
         self._is_off = False
+        self._is_compared = False
         self._last = None  # step
         self._laid_out = None  # for which data and own part this process has laid the memory out
         self._own, self._shared = None, None  # layouts of the last snapshot
 
     # ---- keep
 
-    def keep(self, step, state, shared):
+    def keep(self, step, model, optimizer, per_rank, replicated):
+        step = self._begin(step)
+        equal = _Equal(model, optimizer, replicated)
+        if not self._is_compared:
+            self._compare(step, equal)
+        if self._memory is None or self._is_off:
+            _take_apart(equal.state, other=equal.check)
+            return
+        has_own = per_rank is not None or any(equal.buffers)
+        own = _Parts({"buffers": equal.buffers, "per_rank": per_rank}, self._own) if has_own else None
+        shared = _Parts(equal.state, self._shared, equal.check)
+        self._write(step, own, shared, shared.sum_of_values(self._memory))
+
+    def keep_state(self, step, state, shared):
+        """What recoverable() keeps: it compares by itself what is no tensor."""
+        step = self._begin(step)
+        if self._memory is not None and not self._is_off:
+            self._write(step, _Parts(state, self._own), _Parts(shared, self._shared), 0)
+
+    def _begin(self, step):
+        try:
+            step = operator.index(step)
+        except TypeError:
+            raise TypeError(f"ddprun.keep(): step is {step!r}, and not a whole number") from None
+        if step < 0:
+            raise ValueError(f"ddprun.keep(): step is {step}: the steps of the whole training are counted from 0 or 1")
         if self._last is not None and step < self._last:
             raise ValueError(f"ddprun.keep() counts the steps of the whole training: {step} comes after {self._last}")
-        if self._memory is None or self._is_off:
-            return
-        if self._last is None:
+        if self._last is None and self._memory is not None:
             # What is later in memory is of a past that is not gone on from.
             self._memory.find()
             self._memory.forget_after(self._place, step - 1)
         self._last = step
-        own = None if state is None else _Parts(state, self._own)
-        shared = None if shared is None else _Parts(shared, self._shared)
-        self._own, self._shared = own and own.layout, shared and shared.layout
-        self._write(step, own, shared)
+        return step
 
-    def _write(self, step, own, shared):
+    def _compare(self, step, equal):
+        """Raises ValueError on all ranks if two of them differ. Where recoverable() replaces ranks in place, no rank waits for others
+        here: the group that a dead rank's successor needs is made by their main threads."""
+        leaves = list(equal.leaves())
+        place = self._place
+        is_alone = place is None or self._memory is None and place.local_world_size == place.world_size
+        if is_alone or "ddprun.recovery" in sys.modules:
+            self._is_compared = True
+            return
+        agreement = _Agreement(self._place, "keep", next(self._calls))
+        sums = None if self._memory is None else _sums(self._memory, leaves)
+        words = agreement.ask_all("sum", f"{step} {sums and hashlib.blake2b(repr(sums).encode()).hexdigest()}")
+        steps, of_ranks = zip(*(word.split() for word in words))
+        for rank, its in enumerate(steps):
+            if its != steps[0]:
+                raise ValueError(f"ddprun.keep() is called for step {steps[0]} on rank 0, and for step {its} on rank {rank}")
+        for rank, its in enumerate(of_ranks):
+            if "None" not in (its, of_ranks[0]) and its != of_ranks[0]:
+                raise ValueError(_difference(0, rank, *agreement.of_two((0, rank), "values", sums)))
+        self._is_compared = True
+
+    def _write(self, step, own, shared, values):
         memory = self._memory
+        self._own, self._shared = own and own.layout, shared.layout
         structure = bytearray() if own is None else _padded(own.structure())
         own_bytes = len(structure) + (own.layout.size if own else 0)
-        data_bytes, layout = (shared.layout.size, shared.layout.sum) if shared else (0, 0)
+        data_bytes, layout = shared.layout.size, shared.layout.sum
+        self._tell_difference()
         how, (begin, end) = memory.begin(self._place, step, data_bytes, layout, own_bytes)
         if how == _REFUSED:
             return self._turn_off(memory.why(), self._place.local_rank == 0)
         if how == _BEGUN_ANEW:
             before, self._laid_out = self._laid_out, (data_bytes, layout, own_bytes)
             if before is not None and before[:2] == (data_bytes, layout) and own_bytes <= before[2]:
-                return self._turn_off("the ranks of this node do not share the same tensors (shared=…)", True)
-        if shared:
-            for pieces in shared.pieces(begin, end):
-                memory.write(False, pieces)
+                return self._turn_off("the ranks of this node do not have the same tensors in what is equal on all ranks", True)
+        for pieces in shared.pieces(begin, end):
+            memory.write(False, pieces)
+        compared = memory.compare(values)
+        for pieces in shared.pieces(*compared) if compared else ():
+            memory.add(pieces)
         if own:
             memory.write(True, array.array("Q", (_address(structure), len(structure))))
             for pieces in own.pieces(0, own.layout.size):
                 memory.write(True, pieces)
-        text = bytearray(shared.structure()) if shared and self._place.local_rank == 0 else b""
-        memory.finish(text)
+        memory.finish(bytearray(shared.structure()) if self._place.local_rank == 0 else b"")
+        self._tell_difference()  # the last rank that ends sees it; a rank that begins the next one writes over it
+
+    def _tell_difference(self):
+        difference = self._memory.difference()
+        if difference:
+            step, rank, other = difference
+            print(f"ddprun: the snapshot of step {step} in memory is not used: what is equal on all ranks (parameters, optimizers, "
+                  f"replicated) differs between ranks {rank} and {other}", file=sys.stderr)
 
     def _turn_off(self, why, says):
         self._is_off = True
@@ -480,13 +779,16 @@ class _Keeper:
     # ---- kept
 
     def kept(self):
-        agreement = _Agreement(self._place, next(self._calls))
+        """(step, what this rank has, what is equal on all ranks); None: there is none."""
+        if self._place is None:
+            return None
+        agreement = _Agreement(self._place, "kept", next(self._calls))
         if "DDPRUN_PREPARED" in os.environ:
             answer = agreement.answer_of_predecessor()
-            return answer and Kept(answer[0], *(each and _of_small(*each) for each in answer[1:]))
+            return answer and (answer[0], *(each and _of_small(*each) for each in answer[1:]))
         steps = self._whole_steps()
-        offers = [set(json.loads(each)) for each in agreement.ask_all("offer", json.dumps(list(steps)))]
-        step = max(set.intersection(*offers), default=None)
+        offers = agreement.ask_all("offer", json.dumps({step: self._memory.values(number) for step, number in steps.items()}))
+        step = self._newest([{int(step): its for step, its in json.loads(each).items()} for each in offers])
         found, why = (None, "") if step is None else self._read(steps[step])
         # Nobody writes before all have read.
         whys = [each for each in agreement.ask_all("read", why) if each]
@@ -497,7 +799,20 @@ class _Keeper:
             agreement.tell_successor(found and (step, *(each and each.without_large_tensors() for each in found)))
         if self._memory is not None:
             self._memory.forget_after(self._place, -1 if step is None else step)
-        return found and Kept(step, *(each and each.state() for each in found))
+        return found and (step, *(each and each.state() for each in found))
+
+    def _newest(self, offers):
+        """The newest step that all ranks have, and of which all nodes have the same."""
+        for step in sorted(set.intersection(*map(set, offers)), reverse=True):
+            sums = {}  # by the number of ranks of a node
+            differing = [(rank, other) for rank, offer in enumerate(offers) for ranks, its in [offer[step]]
+                         for other, first in [sums.setdefault(ranks, (rank, its))] if its != first]
+            if not differing:
+                return step
+            (rank, other), *_ = differing
+            self._warn(f"the snapshot of step {step} in memory is not used: what is equal on all ranks differs between ranks "
+                       f"{other} and {rank}")
+        return None
 
     def _whole_steps(self):
         """{step: number of the snapshot} of those that this rank could continue from. Each compares the sums of what one of then
@@ -507,6 +822,7 @@ class _Keeper:
             return {}
         steps, damaged = {}, set()
         numbers = memory.find()
+        self._tell_difference()
         if memory.why():
             self._warn(f"the snapshots in memory are not used: {memory.why()}")
         for number in numbers:
@@ -566,21 +882,38 @@ def _padded(structure):
 
 @functools.cache
 def _of_process():
-    """None: this is no worker of ddprun's."""
-    return _Keeper() if progress.link_of_process() else None
+    return _Keeper()
 
 
 os.register_at_fork(after_in_child=_of_process.cache_clear)  # a forked child is no worker: it finds no link
 
 
-def keep(step, state, shared):
+def keep(step, model, optimizer, per_rank, replicated):
     """ddprun.keep()."""
-    keeper = _of_process()
-    if keeper is not None and "DDPRUN_PREPARED" not in os.environ:
-        keeper.keep(step, state, shared)
+    if "DDPRUN_PREPARED" not in os.environ:
+        _of_process().keep(step, model, optimizer, per_rank, replicated)
 
 
 def kept():
     """ddprun.kept()."""
-    keeper = _of_process()
-    return keeper.kept() if keeper is not None else None
+    found = _of_process().kept()
+    if found is None:
+        return None
+    step, own, shared = found
+    if "form" not in shared:
+        return None  # recoverable() has kept it
+    buffers, per_rank = (own["buffers"], own["per_rank"]) if own else ([{}] * len(shared["parameters"]), None)
+    models = list(map(_whole_state, shared["parameters"], buffers, shared["metadata"]))
+    model = _of_each(shared["form"], "model", lambda number, _: models[number])
+    return Kept(step, model, shared["optimizer"], per_rank, shared["replicated"])
+
+
+def keep_state(step, state, shared):
+    """What recoverable() keeps."""
+    _of_process().keep_state(step, state, shared)
+
+
+def kept_state():
+    """(step, state, shared) as keep_state() has kept it; None: there is none."""
+    found = _of_process().kept()
+    return found if found and isinstance(found[2], dict) and found[2].get("of") == "recoverable" else None

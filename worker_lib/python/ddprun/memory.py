@@ -24,21 +24,20 @@ class Memory:
         """(step, place in the loops, how the loop there began, generators before its batch, those of the loader's processes, a
         function that puts back per_rank as it was when the batch was given, a function that puts back all that only this rank
         has at the entry, settings at the entry), with the tensors put back; None: there is none."""
-        kept = keeping.kept()
-        if kept is None or "DDPRUN_PREPARED" in os.environ:  # its state comes from the others
+        found = keeping.kept_state()
+        if found is None or "DDPRUN_PREPARED" in os.environ:  # its state comes from the others
             return None
-        if not isinstance(kept.state, dict) or not isinstance(kept.shared, dict) or kept.shared.get("of") != "recoverable":
-            return None  # the program keeps something itself
-        self._shared.take_shape(kept.shared["shape"])
+        step, own, shared = found
+        self._shared.take_shape(shared["shape"])
         with torch.no_grad():
-            for its, tensor in zip(self._shared.tensors_to_take(), kept.shared["tensors"], strict=True):
+            for its, tensor in zip(self._shared.tensors_to_take(), shared["tensors"], strict=True):
                 its.copy_(tensor)
-        self._shared.set(kept.shared["settings"])
-        record = kept.state["text"], kept.state["data"].numpy().tobytes()
+        self._shared.set(shared["settings"])
+        record = own["text"], own["data"].numpy().tobytes()
         (place, of_processes, parts_given), before, restore = self._own.read(record)
-        self._last = kept.step
-        return (kept.step, place, kept.state["began"], before, of_processes, lambda: self._own.restore_parts(parts_given), restore,
-                kept.shared["settings"])
+        self._last = step
+        return (step, place, own["began"], before, of_processes, lambda: self._own.restore_parts(parts_given), restore,
+                shared["settings"])
 
     def set_settings(self, settings):
         self._shared.set(settings)
@@ -68,7 +67,7 @@ class Memory:
             return self.turn_off(why)
         self._last = step
         text = self._own.text((place, of_processes, self._parts_given), before, self._own.generators.now())
-        state = {"text": text, "data": self._own.buffers.flat(), "began": began}
+        own = {"text": text, "data": self._own.buffers.flat(), "began": began}
         shared = {"of": "recoverable", "shape": self._shared.shape(), "tensors": self._shared.tensors(),
                   "settings": self._shared.settings()}
-        keeping.keep(step, state, shared)
+        keeping.keep_state(step, own, shared)

@@ -10,7 +10,9 @@
 
 #include <csignal>
 #include <memory>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ddprun/error.h"
@@ -154,6 +156,135 @@ TEST(SnapshotMemory, KeepsNothingOfPartsThatAreTooLarge) {
   auto part = memory->begin(0, 2, 0, kRanks);
   EXPECT_FALSE(memory->finish(part, "", std::string(101, 'x')));
   EXPECT_THAT(node.steps(), ElementsAre(1));
+}
+
+// Ranks that sum the shares of their peers, too, over the values that they have themselves.
+class ComparingNode {
+ public:
+  explicit ComparingNode(int ranks) : shape_{.ranks = ranks, .data_bytes = 1000, .layout = 7} {
+    values.assign(static_cast<std::size_t>(ranks), std::string(shape_.data_bytes, 'a'));
+  }
+  std::shared_ptr<SnapshotMemory> process() const {
+    return SnapshotMemory::open(rdzv::UniqueFd(::dup(file_.get())));
+  }
+  void write(std::int64_t step) {
+    for (int rank = 0; rank < shape_.ranks; ++rank) {
+      const std::string& its = values[static_cast<std::size_t>(rank)];
+      const auto memory = process();
+      memory->use(shape_);
+      auto part = memory->begin(rank, step, 10 + rank, 20);
+      part.sum.copy(part.share.data(), its.data() + part.begin, part.share.size());
+      part.peer_sum.add(its.data() + part.peer_begin, part.peer_end - part.peer_begin);
+      part.values = rank == rank_of_other_values ? 2 : 1;
+      met.insert({rank, part.peer});
+      ASSERT_TRUE(memory->finish(part, ""));
+    }
+  }
+  std::vector<std::int64_t> steps() const {
+    std::vector<std::int64_t> steps;
+    for (const auto& found : process()->find()) steps.push_back(found.step);
+    return steps;
+  }
+  // {step, rank, other rank}; none: {}.
+  std::vector<std::int64_t> difference() const {
+    const auto memory = process();
+    memory->find();
+    const auto its = memory->difference();
+    return its ? std::vector<std::int64_t>{its->step, its->rank, its->other}
+               : std::vector<std::int64_t>();
+  }
+
+  std::vector<std::string> values;  // by rank
+  int rank_of_other_values = -1;    // in what is not in the data
+  std::set<std::pair<int, int>> met;
+
+ private:
+  SnapshotMemory::Shape shape_;
+  rdzv::UniqueFd file_{::memfd_create("ddprun-snapshot", MFD_CLOEXEC)};
+};
+
+TEST(SnapshotMemory, EachRankMeetsEachOtherWithinAsManySnapshotsAsThereAreOthers) {
+  ComparingNode node(5);
+  for (const std::int64_t step : {5, 10, 15, 20}) node.write(step);
+  EXPECT_EQ(node.met.size(), 5U * 4U);
+  for (const auto& [rank, peer] : node.met) EXPECT_NE(rank, peer);
+  EXPECT_THAT(node.steps(), ElementsAre(20, 15));
+  EXPECT_THAT(node.difference(), IsEmpty());
+}
+
+TEST(SnapshotMemory, NeverGivesTheShareOfARankThatHasDriftedAway) {
+  for (int drifted = 0; drifted < 5; ++drifted) {
+    ComparingNode node(5);
+    node.write(1);
+    node.write(2);
+    node.values[static_cast<std::size_t>(drifted)].assign(1000, 'b');
+    // Each share has a peer in each snapshot, so the first one shows it, and none replaces the last whole one.
+    for (std::int64_t step = 3; step < 12; ++step) {
+      node.write(step);
+      EXPECT_THAT(node.steps(), ElementsAre(2)) << drifted;
+      ASSERT_EQ(node.difference().size(), 3U);
+      EXPECT_EQ(node.difference()[0], step);
+      EXPECT_TRUE(node.difference()[1] == 10 + drifted || node.difference()[2] == 10 + drifted);
+    }
+    node.values.assign(5, std::string(1000, 'c'));
+    node.write(12);
+    EXPECT_THAT(node.steps(), ElementsAre(12, 2));
+    EXPECT_THAT(node.difference(), IsEmpty());
+  }
+}
+
+// The byte is in the share of a rank that has the right one, so what the snapshots hold is right; the rank is found
+// when it meets the writer.
+TEST(SnapshotMemory, FindsAByteThatDiffersOnOneRankWithinAsManySnapshotsAsThereAreOthers) {
+  ComparingNode node(4);
+  node.values[3][10] = 'b';
+  bool is_found = false;
+  for (std::int64_t step = 1; step <= 3; ++step) {
+    node.write(step);
+    const auto difference = node.difference();
+    if (difference.empty()) continue;
+    EXPECT_THAT(difference, ElementsAre(step, 10, 13));
+    is_found = true;
+  }
+  EXPECT_TRUE(is_found);
+}
+
+TEST(SnapshotMemory, ComparesWhatIsNotInTheData) {
+  ComparingNode node(3);
+  node.write(1);
+  node.rank_of_other_values = 2;
+  node.write(2);
+  EXPECT_THAT(node.steps(), ElementsAre(1));
+  EXPECT_THAT(node.difference(), ElementsAre(2, 10, 12));
+}
+
+TEST(SnapshotMemory, LetsOneProcessTellOfADifferenceUntilTheTrainingGoesOnFromElsewhere) {
+  ComparingNode node(2);
+  node.values[1].assign(1000, 'b');
+  node.write(1);
+  const auto first = node.process();
+  const auto second = node.process();
+  for (const auto& memory : {first, second}) memory->find();
+  EXPECT_TRUE(first->is_first_to_tell(*first->difference()));
+  EXPECT_FALSE(second->is_first_to_tell(*second->difference()));
+  second->forget_after(0, 0);
+  node.write(2);
+  EXPECT_TRUE(second->is_first_to_tell(*second->difference()));
+}
+
+TEST(SnapshotMemory, TwoNodesHaveOneSumOfEqualValues) {
+  ComparingNode one(2);
+  ComparingNode same(2);
+  ComparingNode other(2);
+  for (auto& its : other.values) its[999] = 'b';
+  std::vector<std::uint32_t> sums;
+  for (auto* const node : {&one, &same, &other}) {
+    node->write(1);
+    const auto memory = node->process();
+    sums.push_back(memory->sum_of_values(memory->find()[0]));
+  }
+  EXPECT_EQ(sums[0], sums[1]);
+  EXPECT_NE(sums[0], sums[2]);
 }
 
 // Each byte of the heads and of the header, and each half of what the slots hold.

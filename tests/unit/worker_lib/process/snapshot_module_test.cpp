@@ -181,6 +181,45 @@ TEST_F(SnapshotModule, KeepsNothingOfMoreOrLessThanWasSaid) {
   }
 }
 
+// A rank sums the other's share in pieces, from its own values; what it has not summed to the end is not kept.
+TEST_F(SnapshotModule, ComparesTheShareOfTheOtherRank) {
+  const auto keep_with = [&](int rank, std::int64_t step, char value, std::uint64_t left_out) {
+    return in_process([&](DdprunSnapshots* snapshots) {
+      std::array<std::uint64_t, 2> share{};
+      ddprun_snapshots_begin(snapshots, kRanks, rank, rank, kRanks, step, 1064, kLayout, 0,
+                             share.data(), nullptr, 0);
+      const std::string values(1000, value);
+      const auto pieces_of = [&](std::uint64_t begin, std::uint64_t end) {
+        const auto there = std::min<std::uint64_t>(end, values.size());
+        return std::vector<DdprunPiece>{{values.data() + begin, 33},
+                                        {values.data() + begin + 33, there - begin - 33},
+                                        {nullptr, end - there}};
+      };
+      const auto own = pieces_of(share[0], share[1]);
+      ddprun_snapshots_write(snapshots, 0, own.data(), own.size());
+      EXPECT_EQ(ddprun_snapshots_compare(snapshots, 1, share.data()), 1 - rank);
+      const auto others = pieces_of(share[0], share[1] - left_out);
+      ddprun_snapshots_add(snapshots, others.data(), others.size());
+      Words said = ddprun_snapshots_finish(snapshots, "", 0) != 0 ? "kept" : "not kept";
+      std::int64_t at = 0;
+      int first = -1;
+      int other = -1;
+      if (ddprun_snapshots_difference(snapshots, &at, &first, &other) != 0) {
+        said += " differs " + std::to_string(at) + std::to_string(first) + std::to_string(other);
+      }
+      return said;
+    });
+  };
+  for (const int rank : {0, 1}) EXPECT_EQ(keep_with(rank, 1, 'b', 0), "kept");
+  EXPECT_EQ(kept(), "1:,,;");
+  EXPECT_EQ(keep_with(0, 2, 'c', 1), "not kept");
+  EXPECT_EQ(keep_with(0, 2, 'c', 0), "kept");
+  EXPECT_EQ(keep_with(1, 2, 'd', 0), "kept differs 201");
+  EXPECT_EQ(kept(), "1:,,;");
+  for (const int rank : {0, 1}) EXPECT_EQ(keep_with(rank, 3, 'd', 0), "kept");
+  EXPECT_EQ(kept(), "3:,,;1:,,;");
+}
+
 TEST_F(SnapshotModule, FallsToTheOtherSlotWhereOneIsDamagedAndDoesNotFindItAgain) {
   for (const std::int64_t step : {1, 2}) {
     for (const int rank : {0, 1}) keep(rank, step, "own");
