@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from typing import Any, Mapping, Sequence
     import torch as _torch
     from ddprun.keeping import Kept
+    from ddprun.training import Training
 
 __version__ = "0.1.0"  # as CMakeLists.txt has it for ddprun
 __path__ = pkgutil.extend_path(__path__, __name__)  # ddprun.torch is a distribution of its own, maybe in another folder
@@ -35,7 +36,9 @@ def __dir__():
     return sorted({*globals(), *_ON_DEMAND})
 
 
-def recoverable(model, optimizer, *, parts={}, per_rank={}, unchanged=(), memory_every=0, **more_parts):
+def recoverable(model: "_torch.nn.Module | Sequence[_torch.nn.Module]", optimizer: "Any", *, parts: "Mapping[str, Any]" = {},
+                per_rank: "Mapping[str, Any]" = {}, unchanged: "Sequence[Any]" = (), memory_every: int = 0,
+                **more_parts: "Any") -> "Training":
     """Returns a ddprun.training.Training, whose loop survives the death of a rank: the rank is replaced, the others go on.
 
         training = ddprun.recoverable(ddp, optimizer, scheduler=scheduler)
