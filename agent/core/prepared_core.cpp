@@ -130,9 +130,9 @@ void Core::give_up(Out& out, const std::string& why) {
   end_all(out);
   state_ = State::kNone;
   why_none_ = why;
-  const std::string sentence =
-      "workers cannot be replaced in place: " + why + "; when one dies, all are restarted" +
-      (is_given_up_ ? ", to the end of this job" : "");
+  const std::string sentence = "workers cannot be replaced in place: " + why +
+                               "; when one dies, all are restarted" +
+                               (is_given_up_ ? ", to the end of this job" : "");
   if (std::exchange(told_, sentence) != sentence) out.emplace_back(Tell{sentence});
 }
 

@@ -122,10 +122,10 @@ struct HangSeen {
 struct HangReported {  // what the ranks do, some seconds later
   HangReport report;
 };
-using JobEvent = std::variant<JobStarted, RoundStarted, WorkerExited, RoundStopping, Restarted,
-                              SignalReceived, WorkerKilledAfterGrace, KeeperReplaced, JobFinished,
-                              EventsLost, Requested, Recovered, WaitSeen, ReplicasDiffer, HangSeen,
-                              HangReported>;
+using JobEvent =
+    std::variant<JobStarted, RoundStarted, WorkerExited, RoundStopping, Restarted, SignalReceived,
+                 WorkerKilledAfterGrace, KeeperReplaced, JobFinished, EventsLost, Requested,
+                 Recovered, WaitSeen, ReplicasDiffer, HangSeen, HangReported>;
 
 struct EventHead {
   std::chrono::system_clock::time_point time;

@@ -145,8 +145,8 @@ int ddprun_plan(const ddprun_place* places, std::size_t count, int* needs) {
 
 ddprun_core* ddprun_core_make(int is_prepared) {
   using recovery::State;
-  return new ddprun_core{
-      is_prepared != 0 ? State(recovery::Prepared{}) : State(recovery::SetUp{}), {}};
+  return new ddprun_core{is_prepared != 0 ? State(recovery::Prepared{}) : State(recovery::SetUp{}),
+                         {}};
 }
 const char* ddprun_core_state(const ddprun_core* core) { return std::visit(Names{}, core->state); }
 int ddprun_core_place(const ddprun_core* core, ddprun_place* place) {
@@ -182,7 +182,9 @@ const ddprun_action* ddprun_core_actions(const ddprun_core* core) { return core-
 ddprun_mirror* ddprun_mirror_make(std::size_t state_bytes, const char* set_up,
                                   std::size_t set_up_bytes) {
   return guarded(
-      [&] { return new ddprun_mirror{Mirror::make(state_bytes, {set_up, set_up_bytes})}; },
+      [&] {
+        return new ddprun_mirror{Mirror::make(state_bytes, {set_up, set_up_bytes})};
+      },
       nullptr);
 }
 ddprun_mirror* ddprun_mirror_open(int descriptor) {

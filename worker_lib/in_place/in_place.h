@@ -31,7 +31,7 @@ void ddprun_read_unwind_tables_ahead(void);
 typedef struct ddprun_core ddprun_core;
 
 typedef struct {
-  const char* name;    // of the action, as recovery_core.h has it
+  const char* name;    // as recovery_core.h has it
   int64_t numbers[3];  // its members, in their order
 } ddprun_action;
 

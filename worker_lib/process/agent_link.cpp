@@ -215,9 +215,8 @@ void AgentLink::tell_difference(const std::string& what) {
 }
 
 void AgentLink::say(link::Kind kind, std::uint32_t requests, const std::string& sentence) {
-  link::Sentence message{.head = {.kind = static_cast<std::uint32_t>(kind),
-                                  .pid = ::getpid(),
-                                  .requests = requests}};
+  link::Sentence message{
+      .head = {.kind = static_cast<std::uint32_t>(kind), .pid = ::getpid(), .requests = requests}};
   std::memcpy(message.text, sentence.data(), std::min(sentence.size(), sizeof message.text - 1));
   send(&message, sizeof message);
 }

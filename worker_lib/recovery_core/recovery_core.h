@@ -121,7 +121,7 @@ using State = std::variant<SetUp, Prepared, Entering, Between, InStep, Regroupin
 
 // ---- events
 
-struct Joined {  // the set-up is over
+struct Joined {                // the set-up is over
   std::int64_t committed = 0;  // steps of this training, by the same program before
 };
 struct Placed {};  // the agent has given this standby the place of its rank

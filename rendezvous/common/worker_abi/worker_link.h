@@ -259,9 +259,9 @@ enum class Kind : std::uint32_t {
 };
 
 // Bits of Message::requests.
-// Of a kCannotRecover: nor is any worker of this job replaced in place from here on.
+// In a kCannotRecover: nor is any worker of this job replaced in place from here on.
 inline constexpr std::uint32_t kNorLater = 1;
-// Of a hello.
+// In a hello:
 inline constexpr std::uint32_t kTakesLeave = 1;
 // Started with zygote::kSocketVariable, this program becomes a zygote (zygote_protocol.h).
 inline constexpr std::uint32_t kCanBeZygote = 2;

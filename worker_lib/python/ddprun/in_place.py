@@ -34,7 +34,7 @@ class Place(ctypes.Structure):
 
 
 class _Functions:
-    """Those of the library, without `ddprun_`."""
+    """The functions of the library, without `ddprun_`."""
 
 
 _c = _Functions()

@@ -140,7 +140,7 @@ class Recovery:
         self._has_told_difference = False
         # ---- of this generation
         self._generation = 0
-        self._failures_before = 0  # of connections
+        self._failures_before = 0  # failed connections
         self._is_offered = False
         self._donor = None  # a _Donor, the last one
         self._layouts = [None] * len(models)  # the buckets that DDP has arranged
@@ -462,7 +462,7 @@ class Recovery:
         self._values_to_compare -= 1
 
     def _sums_of_ranks(self, piece, pieces):
-        """Of this piece of the replicas; None: a rank was lost meanwhile, and the step counts."""
+        """For this piece of the replicas; None: a rank was lost meanwhile, and the step counts."""
         try:
             return _all_gather(self._shared.sums(piece, pieces))
         except Exception as error:
@@ -766,13 +766,13 @@ class Recovery:
 @dataclasses.dataclass
 class _Donor:
     """What the rank that gives its state tells the others beside the tensors."""
-    layouts: list  # buckets of each model
-    have_gradients: list  # of each parameter
+    layouts: list  # buckets by model
+    have_gradients: list  # by parameter
     settings: bytes
     at_entry: bytes  # settings, where that rank is
-    shape: tuple  # of the tensors
-    gives_buffers: list  # of each model: whether the next forward gives the buffers
-    modes: list  # of each module: whether it trains
+    shape: tuple  # form of the tensors
+    gives_buffers: list  # by model: whether the next forward gives the buffers
+    modes: list  # by module: whether it trains
     equal_values: list  # names of values that all ranks had the same of
     place: tuple  # in the loops
     needs_copy: bool  # the state is copied at each entry

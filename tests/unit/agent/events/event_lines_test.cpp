@@ -78,8 +78,7 @@ TEST(EventLines, TellThatAWorkerWasReplacedInPlace) {
 
 TEST(EventLines, TellOfWhatAPersonAskedFor) {
   EXPECT_EQ(event_line(kHead, Requested{"restart", "ddpctl restart (root, pid 4711)"}),
-            expected("requested",
-                     R"-("what":"restart","by":"ddpctl restart (root, pid 4711)")-"));
+            expected("requested", R"-("what":"restart","by":"ddpctl restart (root, pid 4711)")-"));
   Restarted restarted;
   restarted.was_asked_for = true;
   EXPECT_THAT(event_line(kHead, restarted), ::testing::HasSubstr(R"("was_asked_for":true)"));
@@ -239,8 +238,7 @@ TEST(EventLines, TellWhenEveryRankIsBackAndWhatItTook) {
                R"("number":17,"waited_us":1500000,"sentence":"rank 2 has not come to all_reduce )"
                R"((call 17 of ddprun), where ranks 0 and 1 wait")"));
   EXPECT_EQ(event_line(kHead, ReplicasDiffer{Round{2}, 1, "parameter 3 differs"}),
-            expected("replicas_differ",
-                     R"("round":2,"rank":1,"sentence":"parameter 3 differs")"));
+            expected("replicas_differ", R"("round":2,"rank":1,"sentence":"parameter 3 differs")"));
   const rdzv::Hung hung{.group = "ddprun",
                         .number = 17,
                         .ranks = {2},

@@ -56,24 +56,23 @@ class WorkerLinkTest : public ::testing::Test {
     header.version = version;
     ASSERT_EQ(::pwrite(agent->worker_page(), &header, sizeof header, 0), ssize_t{sizeof header});
     worker = {::dup(agent->worker_socket()), ::dup(agent->worker_page())};
-    agent->started(
-        ::getpid(),
-        {.misuse = [this](std::string_view what) { misuses.emplace_back(what); },
-         .stepped = [this](const StepMarks& marks) { told.push_back(marks); },
-         .hello = [this] { reported.emplace_back("hello"); },
-         .cannot_recover =
-             [this](std::string why, bool nor_later) {
-               reported.push_back((nor_later ? "never: " : "cannot: ") + why);
-             },
-         .differs = [this](std::string what) { reported.push_back("differs: " + what); },
-         .regrouped =
-             [this](std::uint32_t generation) {
-               reported.push_back("regrouped " + std::to_string(generation));
-             },
-         .committed =
-             [this](std::uint32_t generation) {
-               reported.push_back("committed " + std::to_string(generation));
-             }});
+    agent->started(::getpid(),
+                   {.misuse = [this](std::string_view what) { misuses.emplace_back(what); },
+                    .stepped = [this](const StepMarks& marks) { told.push_back(marks); },
+                    .hello = [this] { reported.emplace_back("hello"); },
+                    .cannot_recover =
+                        [this](std::string why, bool nor_later) {
+                          reported.push_back((nor_later ? "never: " : "cannot: ") + why);
+                        },
+                    .differs = [this](std::string what) { reported.push_back("differs: " + what); },
+                    .regrouped =
+                        [this](std::uint32_t generation) {
+                          reported.push_back("regrouped " + std::to_string(generation));
+                        },
+                    .committed =
+                        [this](std::uint32_t generation) {
+                          reported.push_back("committed " + std::to_string(generation));
+                        }});
   }
   void TearDown() override { close_worker(); }
 
