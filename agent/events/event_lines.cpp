@@ -65,7 +65,8 @@ constexpr std::array kEventNames{"job_started",
                                  "recovered",
                                  "waiting_for",
                                  "hung",
-                                 "hang_report"};
+                                 "hang_report",
+                                 "replicas_differ"};
 static_assert(kEventNames.size() == std::variant_size_v<JobEvent>, "in the order of the variant");
 
 }  // namespace
@@ -167,6 +168,13 @@ static void fields(JsonWriter& line, const WorkerKilledAfterGrace& event) {
 }
 
 static void fields(JsonWriter& line, const KeeperReplaced& event) { line("pid", event.pid); }
+
+static void fields(JsonWriter& line, const ReplicasDiffer& event) {
+  line("round", event.round);
+  line("step", event.step);
+  line("ranks", std::vector{event.rank, event.other});
+  line("sentence", event.sentence);
+}
 
 static void fields(JsonWriter& line, const JobFinished& event) {
   line("outcome", name_of(event.outcome));

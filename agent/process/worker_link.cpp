@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
@@ -280,8 +281,9 @@ void WorkerLink::read_messages() {
 bool WorkerLink::on_message(Packet& packet) {
   const link::Message& head = packet.message.head;
   const auto kind = static_cast<link::Kind>(head.kind);
-  const bool is_sentence = kind == link::Kind::kCannotRecover;
-  const std::size_t size = is_sentence ? sizeof(link::CannotRecover) : sizeof head;
+  const bool is_sentence =
+      kind == link::Kind::kCannotRecover || kind == link::Kind::kReplicasDiffer;
+  const std::size_t size = is_sentence ? sizeof packet.message : sizeof head;
   // Messages of a newer version have these fields too.
   if (!std::cmp_equal(packet.length, size) || head.version < 1 || head.pid != pid_) return false;
   switch (kind) {
@@ -313,6 +315,12 @@ bool WorkerLink::on_message(Packet& packet) {
       taken_ &= ~link::kCanRecover;
       has_refused_ = true;
       hooks_.cannot_recover(printable({why, ::strnlen(why, sizeof packet.message.why)}));
+      return true;
+    }
+    case link::Kind::kReplicasDiffer: {
+      const auto its = std::bit_cast<link::ReplicasDiffer>(packet.message);
+      hooks_.replicas_differ(its.step, its.rank, its.other,
+                             printable({its.what, ::strnlen(its.what, sizeof its.what)}));
       return true;
     }
     default:

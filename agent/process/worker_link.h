@@ -33,6 +33,9 @@ class WorkerLink : public std::enable_shared_from_this<WorkerLink> {
     // Called once, with a sentence, when the worker broke the protocol and the link was closed.
     std::function<void(std::string_view)> misuse;
     std::function<void(const StepMarks&)> stepped;  // there are new marks
+    // Two ranks differ in what is equal on all ranks; with a sentence.
+    std::function<void(std::int64_t step, int rank, int other, std::string what)> replicas_differ =
+        [](std::int64_t, int, int, std::string) {};
     // What follows is of replacement in place. A hello has come: can_recover(), is_prepared().
     std::function<void()> hello = [] {};
     std::function<void(std::string why)> cannot_recover = [](std::string) {};

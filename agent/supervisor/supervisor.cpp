@@ -273,6 +273,11 @@ WorkerGroup::Events Supervisor::worker_events() {
             return wanted ? std::pair(wanted->kind, wanted->step)
                           : std::pair(StepKind::kProgram, std::int64_t{0});
           },
+      .replicas_differ =
+          [this](std::int64_t step, int rank, int other, const std::string& what) {
+            observers_.events.write(
+                ReplicasDiffer{workers_.round().round, step, rank, other, what});
+          },
       .replaced =
           [this](const Replace& what, pid_t newcomer) {
             log_.warn(

@@ -78,8 +78,7 @@ TEST(EventLines, TellThatAWorkerWasReplacedInPlace) {
 
 TEST(EventLines, TellOfWhatAPersonAskedFor) {
   EXPECT_EQ(event_line(kHead, Requested{"restart", "ddpctl restart (root, pid 4711)"}),
-            expected("requested",
-                     R"-("what":"restart","by":"ddpctl restart (root, pid 4711)")-"));
+            expected("requested", R"-("what":"restart","by":"ddpctl restart (root, pid 4711)")-"));
   Restarted restarted;
   restarted.was_asked_for = true;
   EXPECT_THAT(event_line(kHead, restarted), ::testing::HasSubstr(R"("was_asked_for":true)"));
@@ -166,6 +165,9 @@ TEST(EventLines, TellOfTheRest) {
                      R"("round":0,"rank":2,"local_rank":0,"pid":3,"grace_us":30000000)"));
   EXPECT_EQ(event_line(kHead, KeeperReplaced{8}), expected("keeper_replaced", R"("pid":8)"));
   EXPECT_EQ(event_line(kHead, EventsLost{3}), expected("events_lost", R"("count":3)"));
+  EXPECT_EQ(
+      event_line(kHead, ReplicasDiffer{Round{1}, 40, 0, 2, "they differ"}),
+      expected("replicas_differ", R"("round":1,"step":40,"ranks":[0,2],"sentence":"they differ")"));
 }
 
 TEST(EventLines, TellHowAJobEnded) {

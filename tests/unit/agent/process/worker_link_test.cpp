@@ -60,6 +60,11 @@ class WorkerLinkTest : public ::testing::Test {
         ::getpid(),
         {.misuse = [this](std::string_view what) { misuses.emplace_back(what); },
          .stepped = [this](const StepMarks& marks) { told.push_back(marks); },
+         .replicas_differ =
+             [this](std::int64_t step, int rank, int other, const std::string& what) {
+               reported.push_back(std::to_string(step) + " " + std::to_string(rank) + " " +
+                                  std::to_string(other) + " " + what);
+             },
          .hello = [this] { reported.emplace_back("hello"); },
          .cannot_recover = [this](std::string why) { reported.push_back("cannot: " + why); },
          .regrouped =
@@ -759,6 +764,24 @@ TEST_F(WorkerLinkTest, AWorkerSaysWhyItCannotRecover) {
                                     "cannot: " + std::string(sizeof cannot.why, 'x')));
   EXPECT_THAT(misuses, IsEmpty());
   send(&cannot, sizeof cannot - 1);
+  EXPECT_THAT(misuses, SizeIs(1));
+}
+
+TEST_F(WorkerLinkTest, AWorkerTellsOfTwoRanksThatDiffer) {
+  make();
+  link::ReplicasDiffer differ;
+  differ.head.pid = ::getpid();
+  differ.step = 40;
+  differ.rank = 1;
+  differ.other = 3;
+  std::strcpy(differ.what, "a \x1b tensor");
+  send(&differ, sizeof differ);
+  std::memset(differ.what, 'x', sizeof differ.what);
+  send(&differ, sizeof differ);
+  EXPECT_THAT(reported, ElementsAre("40 1 3 a \\x1b tensor",
+                                    "40 1 3 " + std::string(sizeof differ.what, 'x')));
+  EXPECT_THAT(misuses, IsEmpty());
+  send(&differ, sizeof differ.head);
   EXPECT_THAT(misuses, SizeIs(1));
 }
 
