@@ -64,9 +64,9 @@ constexpr std::array kEventNames{"job_started",
                                  "requested",
                                  "recovered",
                                  "waiting_for",
-                                 "replicas_differ",
                                  "hung",
-                                 "hang_report"};
+                                 "hang_report",
+                                 "replicas_differ"};
 static_assert(kEventNames.size() == std::variant_size_v<JobEvent>, "in the order of the variant");
 
 }  // namespace
@@ -169,6 +169,13 @@ static void fields(JsonWriter& line, const WorkerKilledAfterGrace& event) {
 
 static void fields(JsonWriter& line, const KeeperReplaced& event) { line("pid", event.pid); }
 
+static void fields(JsonWriter& line, const ReplicasDiffer& event) {
+  line("round", event.round);
+  line("step", event.step);
+  line("ranks", std::vector{event.rank, event.other});
+  line("sentence", event.sentence);
+}
+
 static void fields(JsonWriter& line, const JobFinished& event) {
   line("outcome", name_of(event.outcome));
   line("exit_code", event.exit_code);
@@ -210,12 +217,6 @@ static void fields(JsonWriter& line, const WaitSeen& event) {
   line("number", event.wait.number);
   line("waited_us", event.wait.waited);
   line("sentence", sentence(event.wait));
-}
-
-static void fields(JsonWriter& line, const ReplicasDiffer& event) {
-  line("round", event.round);
-  line("rank", event.rank);
-  line("sentence", event.sentence);
 }
 
 static void fields(JsonWriter& line, const HangSeen& event) {

@@ -92,6 +92,13 @@ struct WorkerKilledAfterGrace {
 struct KeeperReplaced {
   int pid = 0;
 };
+struct ReplicasDiffer {  // two ranks differ in what is equal on all ranks
+  Round round{};
+  std::int64_t step = 0;  // at which it was seen first
+  int rank = 0;
+  int other = 0;
+  std::string sentence;
+};
 struct JobFinished {
   rdzv::JobOutcome outcome;
   int exit_code = 0;  // of the agent
@@ -110,11 +117,6 @@ struct WaitSeen {  // ranks have not come where others wait
   Round round{};
   rdzv::WaitingFor wait;
 };
-struct ReplicasDiffer {  // as a worker says; the training goes on
-  Round round{};
-  int rank = 0;
-  std::string sentence;
-};
 struct HangSeen {
   Round round{};
   rdzv::Hung hung;
@@ -125,7 +127,7 @@ struct HangReported {  // what the ranks do, some seconds later
 using JobEvent =
     std::variant<JobStarted, RoundStarted, WorkerExited, RoundStopping, Restarted, SignalReceived,
                  WorkerKilledAfterGrace, KeeperReplaced, JobFinished, EventsLost, Requested,
-                 Recovered, WaitSeen, ReplicasDiffer, HangSeen, HangReported>;
+                 Recovered, WaitSeen, HangSeen, HangReported, ReplicasDiffer>;
 
 struct EventHead {
   std::chrono::system_clock::time_point time;

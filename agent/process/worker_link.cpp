@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
@@ -284,8 +285,9 @@ void WorkerLink::read_messages() {
 bool WorkerLink::on_message(Packet& packet) {
   const link::Message& head = packet.message.head;
   const auto kind = static_cast<link::Kind>(head.kind);
-  const bool is_sentence = kind == link::Kind::kCannotRecover || kind == link::Kind::kDiffers;
-  const std::size_t size = is_sentence ? sizeof(link::Sentence) : sizeof head;
+  const bool is_sentence =
+      kind == link::Kind::kCannotRecover || kind == link::Kind::kReplicasDiffer;
+  const std::size_t size = is_sentence ? sizeof packet.message : sizeof head;
   // Messages of a newer version have these fields too.
   if (!std::cmp_equal(packet.length, size) || head.version < 1 || head.pid != pid_) return false;
   switch (kind) {
@@ -317,9 +319,12 @@ bool WorkerLink::on_message(Packet& packet) {
       has_refused_ = true;
       hooks_.cannot_recover(packet.sentence(), (head.requests & link::kNorLater) != 0);
       return true;
-    case link::Kind::kDiffers:
-      hooks_.differs(packet.sentence());
+    case link::Kind::kReplicasDiffer: {
+      const auto its = std::bit_cast<link::ReplicasDiffer>(packet.message);
+      hooks_.replicas_differ(its.step, its.rank, its.other,
+                             printable({its.what, ::strnlen(its.what, sizeof its.what)}));
       return true;
+    }
     default:
       return false;
   }

@@ -33,10 +33,12 @@ class WorkerLink : public std::enable_shared_from_this<WorkerLink> {
     // Called once, with a sentence, when the worker broke the protocol and the link was closed.
     std::function<void(std::string_view)> misuse;
     std::function<void(const StepMarks&)> stepped;  // there are new marks
+    // Two ranks differ in what is equal on all ranks; with a sentence.
+    std::function<void(std::int64_t step, int rank, int other, std::string what)> replicas_differ =
+        [](std::int64_t, int, int, std::string) {};
     // What follows is of replacement in place. A hello has come: can_recover(), is_prepared().
     std::function<void()> hello = [] {};
     std::function<void(std::string why, bool nor_later)> cannot_recover = [](std::string, bool) {};
-    std::function<void(std::string what)> differs = [](std::string) {};
     std::function<void(std::uint32_t generation)> regrouped = [](std::uint32_t) {};
     std::function<void(std::uint32_t generation)> committed = [](std::uint32_t) {};
   };

@@ -283,18 +283,16 @@ WorkerGroup::Events Supervisor::worker_events() {
       .is_stopping = [this] { return core_.is_stopping(); },
       .stepped = [this](int local_rank,
                         const StepMarks& marks) { observers_.events.stepped(local_rank, marks); },
-      .differs =
-          [this](int local_rank, const std::string& what) {
-            const rdzv::RoundStart& round = workers_.round();
-            log_.warn("rank " + std::to_string(round.rank_offset + local_rank) + " says: " + what);
-            observers_.events.write(
-                ReplicasDiffer{round.round, round.rank_offset + local_rank, what});
-          },
       .wanted_step =
           [this](int local_rank) {
             const auto wanted = observers_.events.times().wanted_step(local_rank);
             return wanted ? std::pair(wanted->kind, wanted->step)
                           : std::pair(StepKind::kProgram, std::int64_t{0});
+          },
+      .replicas_differ =
+          [this](std::int64_t step, int rank, int other, const std::string& what) {
+            observers_.events.write(
+                ReplicasDiffer{workers_.round().round, step, rank, other, what});
           },
       .replaced =
           [this](const Replace& what, pid_t newcomer) {

@@ -360,6 +360,10 @@ WorkerLink::Hooks WorkerGroup::link_hooks(int local_rank) {
             log.warn("rank " + std::to_string(rank) + " " + std::string(what));
           },
       .stepped = [this, local_rank](const StepMarks& marks) { events_.stepped(local_rank, marks); },
+      .replicas_differ =
+          [this](std::int64_t step, int rank, int other, const std::string& what) {
+            events_.replicas_differ(step, rank, other, what);
+          },
       .hello = [this, local_rank] { on_hello(local_rank); },
       .cannot_recover =
           [this, local_rank](const std::string& why, bool nor_later) {
@@ -368,7 +372,6 @@ WorkerLink::Hooks WorkerGroup::link_hooks(int local_rank) {
               events_.event(WorkerCannotRegroup{round_.round, local_rank});
             }
           },
-      .differs = [this, local_rank](const std::string& what) { events_.differs(local_rank, what); },
       .regrouped = [this,
                     local_rank](std::uint32_t generation) { on_regrouped(local_rank, generation); },
       .committed =

@@ -53,9 +53,10 @@ class WorkerGroup {
     std::function<void(pid_t)> keeper_replaced;
     std::function<bool()> is_stopping;  // the round, as the core has it
     std::function<void(int local_rank, const StepMarks&)> stepped;
-    std::function<void(int local_rank, const std::string& what)> differs;  // ReplicasDiffer
     // The step that a worker which is about to start has to commit; 0: none.
     std::function<std::pair<StepKind, std::int64_t>(int local_rank)> wanted_step;
+    std::function<void(std::int64_t step, int rank, int other, const std::string& what)>
+        replicas_differ = [](std::int64_t, int, int, const std::string&) {};
     // A generation has begun; `newcomer`: the process that has taken the place, if the rank is here.
     std::function<void(const Replace&, pid_t newcomer)> replaced = [](const Replace&, pid_t) {};
     std::function<void(int local_rank, std::uint32_t generation)> regrouped = [](int,

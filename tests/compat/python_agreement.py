@@ -318,7 +318,7 @@ class Named(Trainings):
     def test_replicas_that_drift_apart_without_a_replacement(self):
         code, _, said = self.run_training(program(loop=DRIFT), "drifting", kill=False)
         self.assertEqual(code, 0, said)
-        self.assertRegex(said, "rank 0 says: .*parameter 2 differs between rank 0 and rank 1 in step 999, without a replacement")
+        self.assertRegex(said, "ddprun: parameter 2 differs between rank 0 and rank 1 in step 999, without a replacement")
 
     def test_a_learning_rate_from_a_counter_of_the_loop(self):
         self.assert_named(program(PLAIN + "n = 0\n", first=SET_LR.format("n"), last="n += 1"),

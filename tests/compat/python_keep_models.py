@@ -328,8 +328,8 @@ class Test(unittest.TestCase):
             errors = open(folder / f"errors-{node}", "w+")
             self.addCleanup(errors.close)
             agents.append((errors, subprocess.Popen(
-                [DDPRUN, f"--nproc-per-node={ranks // nodes}", f"--max-restarts={restarts}", "--rdzv-id=job", *of_nodes,
-                 folder / "program.py", folder, *arguments],
+                [DDPRUN, f"--nproc-per-node={ranks // nodes}", f"--max-restarts={restarts}", "--rdzv-id=job",
+                 f"--events={folder}/events-{node}", *of_nodes, folder / "program.py", folder, *arguments],
                 stdout=errors, stderr=errors, cwd=folder, env=self.environment(folder / f"control-{node}"))))
         try:
             codes = [agent.wait(LIMIT_S) for _, agent in agents]
@@ -393,9 +393,13 @@ class Drifted(Test):
         said = self.run_job(self.folder / "job", DRIFTED, *arguments, ranks=ranks, nodes=nodes)
         return [(self.folder / "job" / f"kept-{rank}").read_text() for rank in range(ranks)], said
 
-    def check_differs(self, said, step, count=1):
-        self.assertEqual(said.count(f"the snapshot of step {step} in memory is not used: what is equal on all ranks"), count, said)
-        self.assertEqual(said.count("is not used"), count, said)
+    def events(self, node):
+        events = [json.loads(line) for line in (self.folder / f"job/events-{node}").read_text().splitlines()]
+        return [event for event in events if event["event"] == "replicas_differ"]
+
+    def check_differs(self, said, step):
+        self.assertEqual(said.count(f"the snapshot of step {step} in memory is not used: what is equal on all ranks"), 1, said)
+        self.assertEqual(said.count("is not used"), 1, said)
 
     def test_a_tensor(self):
         # The last snapshot that is right stays, however many follow.
@@ -403,6 +407,10 @@ class Drifted(Test):
         self.assertEqual(steps, ["2"] * 3, said)
         self.check_differs(said, 3)
         self.assertRegex(said, "differs between ranks (0 and 1|1 and 2)")
+        [event] = self.events(0)
+        self.assertEqual((event["round"], event["step"]), (0, 3))
+        self.assertIn(event["ranks"], ([0, 1], [1, 2]))
+        self.assertIn(event["sentence"], said)
 
     def test_a_value(self):
         steps, said = self.kept("value", "2")
@@ -413,8 +421,18 @@ class Drifted(Test):
     def test_on_another_node(self):
         steps, said = self.kept("tensor", "4", ranks=2, nodes=2)
         self.assertEqual(steps, ["3"] * 2, said)
-        self.check_differs(said, 4, count=2)  # one line by each node
-        self.assertIn("differs between ranks 0 and 1", said)
+        # One line of kept() by each node; keep() may have said it, too.
+        self.assertEqual(said.count("the snapshot of step 4 in memory is not used: what is equal on all ranks differs between ranks "
+                                    "0 and 1"), 2, said)
+
+    def test_nodes_that_drift_apart_are_told_while_they_train(self):
+        steps, said = self.kept("tensor", "2", ranks=2, nodes=2)
+        self.assertEqual(steps, ["None"] * 2, said)
+        for node in range(2):
+            [event] = self.events(node)
+            self.assertIn(event["step"], (2, 3, 4))
+            self.assertEqual(event["ranks"], [0, 1])
+            self.assertIn(event["sentence"], said)
 
     def test_a_library_that_cannot_be_loaded_is_a_line(self):
         steps, said = self.kept("library", "9", ranks=2)

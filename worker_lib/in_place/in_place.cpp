@@ -223,9 +223,6 @@ void ddprun_link_withdraw(ddprun_link* link) { link->its->withdraw_recovery(); }
 void ddprun_link_refuse(ddprun_link* link, const char* why, int nor_later) {
   link->its->refuse_recovery(why, nor_later != 0);
 }
-void ddprun_link_tell_difference(ddprun_link* link, const char* what) {
-  link->its->tell_difference(what);
-}
 void ddprun_link_regrouped(ddprun_link* link, std::uint32_t generation) {
   link->its->regrouped(generation);
 }

@@ -95,7 +95,6 @@ void ddprun_link_send_mirror(ddprun_link* link, int mirror);
 void ddprun_link_offer(ddprun_link* link, int mirror);
 void ddprun_link_withdraw(ddprun_link* link);
 void ddprun_link_refuse(ddprun_link* link, const char* why, int nor_later);
-void ddprun_link_tell_difference(ddprun_link* link, const char* what);
 void ddprun_link_regrouped(ddprun_link* link, uint32_t generation);
 void ddprun_link_committed(ddprun_link* link, int64_t steps, uint32_t generation);
 void ddprun_link_offer_to_take_place(ddprun_link* link);

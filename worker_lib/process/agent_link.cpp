@@ -207,17 +207,10 @@ bool AgentLink::send(const void* message, std::size_t size, int descriptor) {
 
 void AgentLink::refuse_recovery(const std::string& why, bool nor_later) {
   supported_ &= ~link::kCanRecover;
-  say(link::Kind::kCannotRecover, nor_later ? link::kNorLater : 0, why);
-}
-
-void AgentLink::tell_difference(const std::string& what) {
-  if (page_->header.version >= link::kDifferencesSince) say(link::Kind::kDiffers, 0, what);
-}
-
-void AgentLink::say(link::Kind kind, std::uint32_t requests, const std::string& sentence) {
-  link::Sentence message{
-      .head = {.kind = static_cast<std::uint32_t>(kind), .pid = ::getpid(), .requests = requests}};
-  std::memcpy(message.text, sentence.data(), std::min(sentence.size(), sizeof message.text - 1));
+  link::Sentence message{.head = {.kind = static_cast<std::uint32_t>(link::Kind::kCannotRecover),
+                                  .pid = ::getpid(),
+                                  .requests = nor_later ? link::kNorLater : 0}};
+  std::memcpy(message.text, why.data(), std::min(why.size(), sizeof message.text - 1));
   send(&message, sizeof message);
 }
 

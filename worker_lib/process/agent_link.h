@@ -71,8 +71,6 @@ class AgentLink {
   bool send_mirror(int mirror) { return mirror >= 0 && send(link::Kind::kMirror, 0, mirror); }
   // `nor_later`: nor is any worker of this job replaced in place from here on.
   void refuse_recovery(const std::string& why, bool nor_later = false);
-  // What ranks have of the training's state differs where it should be equal, and the training goes on.
-  void tell_difference(const std::string& what);
   // The loop of steps is over.
   void withdraw_recovery() { send(link::Kind::kHello, supported_ &= ~link::kCanRecover); }
   void offer_to_take_place() { support(link::kIsPrepared); }
@@ -100,7 +98,6 @@ class AgentLink {
   bool support(std::uint32_t request) { return send(link::Kind::kHello, supported_ |= request); }
   bool send(link::Kind kind, std::uint32_t requests = 0, int descriptor = -1);
   bool send(const void* message, std::size_t size, int descriptor = -1);
-  void say(link::Kind kind, std::uint32_t requests, const std::string& sentence);
   bool wait_for_message(int stop);
   void receive();
   void close();

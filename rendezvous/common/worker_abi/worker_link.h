@@ -32,11 +32,11 @@ inline constexpr char kSocketVariable[] = "DDPRUN_LINK_FD";
 inline constexpr char kPageVariable[] = "DDPRUN_LINK_PAGE_FD";
 
 // 2: preempt_signal; 3: values; 4: kGroupBroken, the kind of steps, and marks with kStepped;
-// 5: replacement in place
+// 5: replacement in place; 6: kReplicasDiffer, kNorLater
 inline constexpr std::uint32_t kVersion = 6;
 inline constexpr std::uint32_t kMarksSince = 4;
 inline constexpr std::uint32_t kReplacementSince = 5;
-inline constexpr std::uint32_t kDifferencesSince = 6;
+inline constexpr std::uint32_t kReplicasDifferSince = 6;
 inline constexpr std::size_t kPageBytes = 4096;
 inline constexpr std::size_t kValuesMax = 8;  // of a note
 inline constexpr std::size_t kValueNameWords = 3;
@@ -246,9 +246,8 @@ enum class Kind : std::uint32_t {
   kCommitted = 7,
   // A Sentence: why this program cannot be replaced in place; `requests` may have kNorLater.
   kCannotRecover = 8,
-  // Worker to an agent of version 6 or later, a Sentence: what ranks have of the training's state differs where it should
-  // be equal. The training goes on.
-  kDiffers = 9,
+  // Worker to an agent of version 6 or later, a ReplicasDiffer: two ranks differ in what is equal on all ranks.
+  kReplicasDiffer = 9,
 
   // Agent to a worker whose hello had kCanRecover, a Regroup: leave the call that you wait in, and make
   // the groups anew.
@@ -319,5 +318,14 @@ struct Sentence {
   char text[240] = {};  // the rest NUL
 };
 static_assert(sizeof(Sentence) == 256 && std::is_trivially_copyable_v<Sentence>);
+
+struct ReplicasDiffer {
+  Message head{.kind = static_cast<std::uint32_t>(Kind::kReplicasDiffer)};
+  std::int64_t step = 0;  // at which it was seen first
+  std::int32_t rank = 0;
+  std::int32_t other = 0;
+  char what[224] = {};  // a sentence, the rest NUL
+};
+static_assert(sizeof(ReplicasDiffer) == 256 && std::is_trivially_copyable_v<ReplicasDiffer>);
 
 }  // namespace ddprun::link

@@ -74,7 +74,6 @@ def _declare():
             ("link_offer", None, pointer, integer),
             ("link_withdraw", None, pointer),
             ("link_refuse", None, pointer, text, integer),
-            ("link_tell_difference", None, pointer, text),
             ("link_regrouped", None, pointer, unsigned),
             ("link_committed", None, pointer, number, unsigned),
             ("link_offer_to_take_place", None, pointer),
@@ -254,8 +253,9 @@ class Link:
         """`nor_later`: nor is any worker of this job replaced in place from here on."""
         _c.link_refuse(self._link, why.encode("utf-8", "replace"), nor_later)
 
-    def tell_difference(self, what):
-        _c.link_tell_difference(self._link, what.encode("utf-8", "replace"))
+    def tell_difference(self, step, rank, other, what):
+        """What is equal on all ranks is not; the training goes on."""
+        progress.link_of_process().tell_difference(step, rank, other, what)
 
     def regrouped(self, generation):
         _c.link_regrouped(self._link, generation)

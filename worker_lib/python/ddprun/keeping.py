@@ -13,7 +13,9 @@ whose library comes with the agent.
 | a process's first keep()   | all values that are equal on all ranks        | store | ValueError on all ranks, and nothing is kept |
 | each keep()                | values that are no tensors, and one share of  | heads | the snapshot is not whole: it is never read, |
 |                            | another rank; see snapshot_memory.h           |       | and the one before it stays; a line          |
-| kept()                     | the sums of the nodes                         | store | the snapshot is not used; a line             |
+| each keep() of the first   | the sums of this node's and of one other      | store | a line                                       |
+| rank of a node             | node's last snapshots                         |       |                                              |
+| kept()                     | the sums of all nodes                         | store | the snapshot is not used; a line             |
 """
 
 import array
@@ -665,6 +667,33 @@ class _Agreement:
         return _load(io.BytesIO(self._store.get(f"answer/{self._place.rank}"))) if self._store else None
 
 
+class _Nodes:
+    """The sums of the nodes' last snapshots, in the store: the first rank of each node looks at those of one other node in each
+    snapshot, and waits for none."""
+
+    _LAST = 4  # nodes are not always at the same step
+
+    def __init__(self, place):
+        self._place = place
+        self._node, self._count = (int(os.environ[name]) for name in ("GROUP_RANK", "GROUP_WORLD_SIZE"))
+        self._store = _store("keep", "nodes")
+        self._calls = itertools.count()
+        self._own = {}  # step: (rank, (ranks of the node, sum))
+
+    def difference(self, step, values):
+        """(step, rank, other rank) at which this node and the other one differ; None: there is none, or it is not known."""
+        self._own[step] = self._place.rank, values
+        self._own = dict(list(self._own.items())[-self._LAST:])
+        other = (self._node + 1 + next(self._calls) % (self._count - 1)) % self._count
+        self._store.set(str(self._node), json.dumps(self._own))
+        theirs = json.loads(self._store.get(str(other))) if self._store.check([str(other)]) else {}
+        for step, (rank, (ranks, its)) in self._own.items():
+            other_rank, (other_ranks, others) = theirs.get(str(step), (rank, (ranks, its)))
+            if ranks == other_ranks and its != others:
+                return step, min(rank, other_rank), max(rank, other_rank)
+        return None
+
+
 class _Keeper:
     """What a process keeps and finds; the main thread's. A process that is no worker of ddprun's has no memory, and only refuses what
     is wrong anywhere."""
@@ -679,6 +708,9 @@ class _Keeper:
         self._last = None  # step
         self._laid_out = None  # for which data and own part this process has laid the memory out
         self._own, self._shared = None, None  # layouts of the last snapshot
+        place = self._place
+        self._is_first_of_several = place is not None and place.local_rank == 0 and place.local_world_size < place.world_size
+        self._nodes = None
 
     # ---- keep
 
@@ -763,13 +795,31 @@ class _Keeper:
                 memory.write(True, pieces)
         memory.finish(bytearray(shared.structure()) if self._place.local_rank == 0 else b"")
         self._tell_difference()  # the last rank that ends sees it; a rank that begins the next one writes over it
+        if self._is_first_of_several:
+            self._compare_nodes()
+
+    def _compare_nodes(self):
+        memory = self._memory
+        try:
+            self._nodes = self._nodes or _Nodes(self._place)
+            newest = [(memory.step(number), memory.values(number)) for number in memory.find()[:1]]
+            difference = self._nodes.difference(*newest[0]) if newest else None
+        except RuntimeError:  # the store is gone, and soon so is the job; or it has none that this process can reach
+            difference, self._is_first_of_several = None, False
+        if difference:
+            self._is_first_of_several = False  # once
+            self._tell(*difference)
 
     def _tell_difference(self):
         difference = self._memory.difference()
         if difference:
-            step, rank, other = difference
-            print(f"ddprun: the snapshot of step {step} in memory is not used: what is equal on all ranks (parameters, optimizers, "
-                  f"replicated) differs between ranks {rank} and {other}", file=sys.stderr)
+            self._tell(*difference)
+
+    def _tell(self, step, rank, other):
+        what = (f"the snapshot of step {step} in memory is not used: what is equal on all ranks (parameters, optimizers, "
+                f"replicated) differs between ranks {rank} and {other}")
+        print(f"ddprun: {what}", file=sys.stderr)
+        progress.link_of_process().tell_difference(step, rank, other, what)
 
     def _turn_off(self, why, says):
         self._is_off = True

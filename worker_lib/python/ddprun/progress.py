@@ -36,9 +36,10 @@ _SLOT = struct.Struct("=qqqQIIq")  # step, total, step's time, collectives, phas
 _VALUES_AT, _VALUES_BYTES, _VALUES_MAX = 256, 320, 8
 _VALUE = struct.Struct("=24sd")
 _MARKS_AT = 896
-_MARKS_SINCE = 4  # version
+_MARKS_SINCE, _REPLICAS_DIFFER_SINCE = 4, 6  # versions
 _MESSAGE = struct.Struct("=IIiI")  # kind, version, pid, requests
-_STEPPED = 4  # the kind
+_STEPPED, _REPLICAS_DIFFER = 4, 9  # kinds
+_DIFFERENCE = struct.Struct("=qii224s")  # step, rank, other rank, sentence
 _RUNNING = 2  # the phase
 _PEER = struct.Struct("=iII")  # ucred
 _NEVER, _AT_ONCE = 1 << 63, -1 << 63
@@ -129,6 +130,17 @@ class _Link:
         self._numbers[_NOTES_AT // 8] = number  # from here on the slot is the latest
         if step >= self._told_from:
             self._mark(step)
+
+    def tell_difference(self, step, rank, other, sentence):
+        """Tells the agent, which writes an event, that two ranks differ in what is equal on all ranks."""
+        if self.socket is None or self.version < _REPLICAS_DIFFER_SINCE:
+            return
+        text = sentence.encode("utf-8", "replace")[:_DIFFERENCE.size - 17]
+        try:
+            self.socket.send(_MESSAGE.pack(_REPLICAS_DIFFER, _REPLICAS_DIFFER_SINCE, os.getpid(), 0) +
+                             _DIFFERENCE.pack(step, rank, other, text), _socket.MSG_DONTWAIT | _socket.MSG_NOSIGNAL)
+        except OSError:
+            self.socket = None  # as in _mark()
 
     def counter(self, kind, step):
         """A function that notes the next step after `step`, and returns its number: as cheap as it can be."""

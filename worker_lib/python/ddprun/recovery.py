@@ -480,8 +480,10 @@ class Recovery:
         self._has_told_difference = True
         name, rank, other = differing
         if self._groups.rank == rank:
-            self._link.tell_difference(f"{name} differs between rank {rank} and rank {other} in step {self._place.committed}, without "
-                                       "a replacement: checkpoints are suspect")
+            what = (f"{name} differs between rank {rank} and rank {other} in step {self._place.committed}, without a replacement: "
+                    "checkpoints are suspect")
+            print(f"ddprun: {what}", file=sys.stderr, flush=True)
+            self._link.tell_difference(self._place.committed, rank, other, what)
 
     def _compare_replicas(self):
         """Before a step is committed. If a rank is lost meanwhile the next generation is compared."""

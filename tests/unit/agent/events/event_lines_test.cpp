@@ -165,6 +165,9 @@ TEST(EventLines, TellOfTheRest) {
                      R"("round":0,"rank":2,"local_rank":0,"pid":3,"grace_us":30000000)"));
   EXPECT_EQ(event_line(kHead, KeeperReplaced{8}), expected("keeper_replaced", R"("pid":8)"));
   EXPECT_EQ(event_line(kHead, EventsLost{3}), expected("events_lost", R"("count":3)"));
+  EXPECT_EQ(
+      event_line(kHead, ReplicasDiffer{Round{1}, 40, 0, 2, "they differ"}),
+      expected("replicas_differ", R"("round":1,"step":40,"ranks":[0,2],"sentence":"they differ")"));
 }
 
 TEST(EventLines, TellHowAJobEnded) {
@@ -237,8 +240,6 @@ TEST(EventLines, TellWhenEveryRankIsBackAndWhatItTook) {
                R"("round":2,"ranks":[2],"waiting":[0,1],"group":"ddprun","call":"all_reduce",)"
                R"("number":17,"waited_us":1500000,"sentence":"rank 2 has not come to all_reduce )"
                R"((call 17 of ddprun), where ranks 0 and 1 wait")"));
-  EXPECT_EQ(event_line(kHead, ReplicasDiffer{Round{2}, 1, "parameter 3 differs"}),
-            expected("replicas_differ", R"("round":2,"rank":1,"sentence":"parameter 3 differs")"));
   const rdzv::Hung hung{.group = "ddprun",
                         .number = 17,
                         .ranks = {2},

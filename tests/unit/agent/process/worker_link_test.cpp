@@ -59,12 +59,16 @@ class WorkerLinkTest : public ::testing::Test {
     agent->started(::getpid(),
                    {.misuse = [this](std::string_view what) { misuses.emplace_back(what); },
                     .stepped = [this](const StepMarks& marks) { told.push_back(marks); },
+                    .replicas_differ =
+                        [this](std::int64_t step, int rank, int other, const std::string& what) {
+                          reported.push_back(std::to_string(step) + " " + std::to_string(rank) + " " +
+                                             std::to_string(other) + " " + what);
+                        },
                     .hello = [this] { reported.emplace_back("hello"); },
                     .cannot_recover =
                         [this](std::string why, bool nor_later) {
                           reported.push_back((nor_later ? "never: " : "cannot: ") + why);
                         },
-                    .differs = [this](std::string what) { reported.push_back("differs: " + what); },
                     .regrouped =
                         [this](std::uint32_t generation) {
                           reported.push_back("regrouped " + std::to_string(generation));
@@ -765,13 +769,22 @@ TEST_F(WorkerLinkTest, AWorkerSaysWhyItCannotRecover) {
   EXPECT_THAT(misuses, SizeIs(1));
 }
 
-TEST_F(WorkerLinkTest, AWorkerSaysWhatDiffers) {
+TEST_F(WorkerLinkTest, AWorkerTellsOfTwoRanksThatDiffer) {
   make();
-  link::Sentence found{.head = message(link::Kind::kDiffers)};
-  std::strcpy(found.text, "parameter 3 differs");
-  send(&found, sizeof found);
-  EXPECT_THAT(reported, ElementsAre("differs: parameter 3 differs"));
+  link::ReplicasDiffer differ;
+  differ.head.pid = ::getpid();
+  differ.step = 40;
+  differ.rank = 1;
+  differ.other = 3;
+  std::strcpy(differ.what, "a \x1b tensor");
+  send(&differ, sizeof differ);
+  std::memset(differ.what, 'x', sizeof differ.what);
+  send(&differ, sizeof differ);
+  EXPECT_THAT(reported, ElementsAre("40 1 3 a \\x1b tensor",
+                                    "40 1 3 " + std::string(sizeof differ.what, 'x')));
   EXPECT_THAT(misuses, IsEmpty());
+  send(&differ, sizeof differ.head);
+  EXPECT_THAT(misuses, SizeIs(1));
 }
 
 TEST_F(WorkerLinkTest, AWorkerIsToldToRegroupAndSaysThatItHas) {

@@ -94,7 +94,6 @@ class WorkerGroupTest : public ::testing::Test {
             .keeper_replaced = [](pid_t) {},
             .is_stopping = [this] { return is_stopping_; },
             .stepped = [](int, const StepMarks&) {},
-            .differs = [](int, const std::string&) {},
             .wanted_step = [](int) { return std::pair(StepKind::kProgram, std::int64_t{0}); }},
         &start_fake);
     return *group_;
