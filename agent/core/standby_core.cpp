@@ -8,9 +8,7 @@
 namespace ddprun::agent::standby {
 
 Core::Core(StandbySpec spec)
-    : spec_(std::move(spec)),
-      modules_(spec_.modules),
-      why_none_(spec_.why_none) {
+    : spec_(std::move(spec)), modules_(spec_.modules), why_none_(spec_.why_none) {
   if (spec_.wanted == 0) state_ = State::kOff;
 }
 
@@ -270,8 +268,7 @@ void Core::load_less(Out& out, const std::string& module, const std::string& why
   }
   const bool is_alone = std::ranges::count(left_out_, "*") > 0;
   if (spec_.is_program || is_alone) return turn_off(out, why);
-  out.emplace_back(
-      Tell{"standbys load " + modules_.front() + " alone: " + why, /*is_bad=*/true});
+  out.emplace_back(Tell{"standbys load " + modules_.front() + " alone: " + why, /*is_bad=*/true});
   modules_.resize(1);
   left_out_.emplace_back("*");
   start_zygote(out);

@@ -90,7 +90,7 @@ struct StandbyLost {     // it has ended by itself
   bool has_waited = true;
 };
 struct StartedAnew {   // a worker that had been a standby
-  std::string module;  // of the list, or of the zygote's own; empty: it is not due to one
+  std::string module;  // that is to blame: LoadModules has it, or the zygote found it; may be empty
   std::string why;
 };
 struct ProgramChanged {  // since the zygote was started
@@ -119,7 +119,8 @@ struct StartZygote {
 };
 struct LoadModules {
   std::vector<std::string> names;
-  std::vector<std::string> left_out = {};  // of what the zygote would load by itself; "*": all of it
+  std::vector<std::string> left_out =
+      {};  // though the zygote would load them; "*": only `names`
   bool operator==(const LoadModules&) const = default;
 };
 struct ForkStandby {

@@ -119,9 +119,9 @@ class Standbys {
   standby::Core core_;
   Timer timer_;
   rdzv::UniqueFd archive_;
-  rdzv::UniqueFd imports_file_;                // the first worker writes it
+  rdzv::UniqueFd imports_file_;               // the first worker writes it
   std::vector<std::string> loaded_packages_;  // by the zygote
-  std::function<void()> ready_;     // of round_begins
+  std::function<void()> ready_;               // round_begins() was given it
 
   std::deque<standby::Event> events_;  // that the core has not seen yet
   bool is_stepping_ = false;

@@ -82,6 +82,7 @@ PROGRAMS = {
     # What a package does while it is imported.
     "what_an_import_leaves": named("setter"),
     "only_rank_0_imports": named("profiled"),
+    "only_rank_0_imports_a_method": named("profiled_class"),
     "prints_while_imported": named("printer"),
     "edits_a_submodule": named("parts.one", "one.py has changed",
                                edit=("packages/parts/one.py", "1", "2")),
@@ -102,6 +103,7 @@ PROGRAMS = {
     "list_no_terminal": Program(),
     "list_printed_twice": named("looker", LOOKER, doubled=("before",)),
     "list_times_of_imports": Program(),
+    "list_environment_in_c": named("reads_in_c"),
     # The packages of the list.
     "real_ddp": Program(needs=("torch",)),
     "real_compile": Program(needs=("torch",)),
@@ -212,7 +214,9 @@ def check(ddprun, name):
     losses = ("no longer", "no standbys", "alone")
     if off.waited:
         raise Failed(f"{name} had standbys with --standby=off")
-    if program.why is None and (any(loss in told for loss in losses) or len(auto.waited) != 4):
+    # A busy machine does not always load the modules in time for the first round.
+    expected = {(attempt, rank) for attempt in ((1,) if "one by one" in told else (0, 1)) for rank in range(2)}
+    if program.why is None and (any(loss in told for loss in losses) or not auto.waited >= expected):
         raise Failed(f"{name} was to have standbys; {sorted(auto.waited)} were\n{told}")
     if program.why is not None and program.why not in told:
         raise Failed(f"ddprun was to say {program.why!r} of {name}:\n{told}")

@@ -41,7 +41,7 @@ class Unit:
         self.modules, self.files, self.has_library = {}, {}, False
         self.needs = set()    # units
         self.reads = set()    # names of variables
-        self.does = set()     # of DOINGS
+        self.does = set()     # names in DOINGS
         self.missing = set()  # modules that it looked for
         self.printed = [b"", b""]
         self.left = {}        # state.changes(), without the lists
@@ -78,7 +78,7 @@ class _Variables(dict):
 
 
 class _Missing:
-    """The last finder: nobody has found this module."""
+    """The last finder: no other has found this module."""
 
     def __init__(self, loading):
         self._loading = loading
@@ -127,6 +127,7 @@ class Loading:
             os.dup2(file, fd)
         self._printed = [0, 0]
         self._others = self._state.attributes_of(self._before)
+        self._attributes = self._state.attributes()
         self._base, self._generators = self._state.left(), _generators()
         self._push("")
         return self
@@ -162,7 +163,7 @@ class Loading:
         return called
 
     def _note(self, doing):
-        """Of the package whose code calls, by whatever way through the standard library."""
+        """The package whose code calls has done it, by whatever way through the standard library."""
         frame = sys._getframe(2)
         while frame:
             name = frame.f_globals.get("__name__") or ""
@@ -227,14 +228,15 @@ class Loading:
     def _settle(self):
         """What has changed since the last time is of the unit that is being imported."""
         unit, now = self.unit(), self._state.left()
-        for key, (before, after) in self._state.changes(self._base, now).items():
+        changed = {**self._state.changes(self._base, now), **self._state.changed_attributes(self._attributes)}
+        for key, (before, after) in changed.items():
             if key[0] in self._state.LISTS:
                 front, behind = unit.lists.setdefault(key[0], ([], []))
                 new = self._state.added(before, after)
                 front[:0], behind[len(behind):] = new
             else:
                 unit.left[key] = (unit.left.get(key, (before,))[0], after)
-        self._base = now
+        self._base, self._attributes = now, self._state.attributes()
         drawn = _generators()
         if any(state != self._generators.get(name, state) for name, state in drawn.items()):
             unit.does.add("draws from shared")

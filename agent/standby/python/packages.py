@@ -8,7 +8,7 @@ import os
 import sys
 import uuid
 
-FILES_MAX = 200  # of the program's own, that are read
+FILES_MAX = 200  # so many files of the program are read
 BYTES_MAX = 1 << 20
 
 
@@ -16,13 +16,13 @@ class Package:
     def __init__(self, versions=(), variables=(), does=(), reads=(), ignores=(), renew=None):
         self.versions = versions    # major ones that were tried; empty: it is not imported for its own sake
         self.variables = variables  # beginnings of the names of variables that matter to it and are not seen to be read
-        self.does = does            # of imports.DOINGS, without harm, or put right by `renew`
+        self.does = does            # names in imports.DOINGS: without harm, or put right by `renew`
         self.reads = reads          # variables of a worker; `renew` puts right what became of them
-        self.ignores = ignores      # of state.PARTS: it does not look at these while it is imported
+        self.ignores = ignores      # names in state.PARTS: it does not look at these while it is imported
         self.renew = renew          # in each process that gets the package; its argument: sys.modules
 
 
-# Each is given {name: module} of what was loaded at one time: a later part of a package must not draw a second time.
+# Each function is given {name: module} of what was loaded at one time: a later part of a package must not draw a second time.
 def _of_sympy(modules):
     if core := modules.get("sympy.core.random"):
         core.rng.seed()

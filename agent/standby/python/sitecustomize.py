@@ -217,6 +217,7 @@ class _Preloaded:
         for request in requests:
             self._load_one(request)
             check(request.name)
+        self._tried = set(filter(packages.is_tried, self.loaded()))
         self._connect()
         self._separate()
         for unit in reversed(self._units):
@@ -228,7 +229,7 @@ class _Preloaded:
         for name in self._unit_of:
             del sys.modules[name]
         self._standard = state.standard_library()
-        self._expected = {**state.left(), **state.seen()}
+        self._expected, self._attributes = {**state.left(), **state.seen()}, state.attributes()
         sys.meta_path.insert(0, self)
         return self.loaded()
 
@@ -352,7 +353,10 @@ class _Preloaded:
         sys.modules.update(unit.modules)
         for key, (_, after) in unit.left.items():
             state.put(key, after)
-            self._expected[key] = after
+            if key in self._attributes:
+                self._attributes[key] = (*self._attributes[key][:2], after)
+            elif key[0] not in ("attribute", "method"):
+                self._expected[key] = after
         for part, (front, behind) in unit.lists.items():
             state.add(part, front, behind)
             self._expected[part, ""] = state.left_of(part)
@@ -374,17 +378,23 @@ class _Preloaded:
                 return blamed, f"the program has replaced the module {name}"
         shown = {name: module for unit in self._shown for name, module in unit.modules.items()}
         now = {**state.left(), **state.seen(), **state.settings_of_libraries(shown)}
-        changed = state.changes(self._expected, now)
-        package = packages.PACKAGES.get(wanted.name)
-        ignored = package.ignores if package and packages.is_tried(wanted.name) else ()
+        changed = {**state.changes(self._expected, now), **state.changed_attributes(self._attributes)}
+        ignored = packages.PACKAGES[wanted.name].ignores if wanted.name in self._tried else ()
         for key in sorted(changed, key=str):
             if self._matters_to_all(key, changed[key], units, ignored):
                 unit = wanted if key[0] in state.PARTS else blamed
                 return unit, f"the program has changed {state.words_of(key)}"
-        hiding = [entry for entry in sys.path if entry not in self._path]
         for unit in units:
-            if why := self._why_not_one(unit, changed, hiding):
+            if why := self._why_not_one(unit, changed):
                 return unit, why
+        # What it has looked for in vain is nowhere now, either; what is there is in no folder that the program has added.
+        for entry in sys.path:
+            names = {name for unit in units for name in unit.missing}
+            if entry not in self._path:
+                names |= {unit.name for unit in units}
+            if hidden := _hides_one_of(entry or os.getcwd(), names):
+                unit = next(unit for unit in units if unit.name == hidden or hidden in unit.missing)
+                return unit, f"{entry or os.getcwd()} has a module {hidden} of its own"
         return None
 
     @staticmethod
@@ -398,7 +408,7 @@ class _Preloaded:
             return any(each[0] != "ignore" for each in change[1] if not any(each is one for one in change[0]))
         return part in ("attribute", "finders", "process")
 
-    def _why_not_one(self, unit, changed, hiding):
+    def _why_not_one(self, unit, changed):
         package = packages.PACKAGES.get(unit.name) or packages.Package()
         prefixes = package.variables + (_READ_IN_C if unit.has_library or unit.request == 0 else ())
         for key in sorted(changed, key=str):
@@ -409,7 +419,7 @@ class _Preloaded:
             if part in ("logger", "logging") and key in unit.left:
                 return f"the program has changed {state.words_of(key)} before it imports {unit.name}"
         for key, (before, _) in unit.left.items():
-            if key[0] == "attribute" and not state.is_now(key, before):
+            if key[0] in ("attribute", "method") and not state.is_now(key, before):
                 return f"the program has changed {state.words_of(key)}, which {unit.name} changes"
         for name in unit.modules:
             if name in sys.modules:
@@ -417,11 +427,6 @@ class _Preloaded:
         for name in unit.missing:
             if name in sys.modules:
                 return f"the program has a module {name}, for which {unit.name} has looked"
-        missing = {name for name in unit.missing if "." not in name}
-        for entry in sys.path:
-            tops = missing | {unit.name} if entry in hiding else missing
-            if hidden := _hides_one_of(entry or os.getcwd(), tops):
-                return f"{entry or os.getcwd()} has a module {hidden} of its own"
         for path, about in unit.files.items():
             if imports.stamp(path) != about:
                 return f"{path} has changed"
@@ -464,7 +469,11 @@ class _AtStart:
         for finder in sys.meta_path:
             if hasattr(finder, "give_back"):
                 finder.give_back(environment)
-        path = environment.get("PYTHONPATH", "")
+        path = environment.pop("PYTHONPATH", "")
+        if path.partition(":")[0] in _hooks:  # by a number that is closed by now
+            path = path.partition(":")[2]
+        if path:
+            environment["PYTHONPATH"] = path
         if self._hooks is not None and self._hooks.is_there():
             os.set_inheritable(self._hooks.number, True)
             archive = f"/proc/self/fd/{self._hooks.number}"

@@ -17,7 +17,7 @@ LISTS = ("filters", "path", "finders")
 PARTS = ("logging", "signals", "numpy", "torch")
 
 _WORDS = {"variable": "the variable {}", "logger": "the logger {}", "filters": "the filters of warnings",
-          "attribute": "{}", "path": "sys.path", "finders": "sys.meta_path", "signals": "a signal's handler",
+          "attribute": "{}", "method": "{}", "path": "sys.path", "finders": "sys.meta_path", "signals": "a signal's handler",
           "logging": "the configuration of logging", "numpy": "{} of NumPy", "torch": "{} of PyTorch", "process": "{}"}
 
 
@@ -44,14 +44,22 @@ def _logger(logger):
     return logger, tuple(logger.loggerMap)  # a PlaceHolder
 
 
+_METHODS = (types.FunctionType, classmethod, staticmethod, property)
 _others = {}  # modules of packages, whose attributes an import may replace
 
 
 def attributes_of(modules):
-    """Of packages that were imported before. Too many to look at again and again."""
+    """What packages have that were imported before, and the methods of their classes. Too many to look at again and again."""
     _others.update(modules)
-    return {("attribute", f"{name}.{each}"): value for name, module in modules.items()
-            for each, value in list(vars(module).items()) if callable(value)}
+    found = {}
+    for name, module in modules.items():
+        for each, value in list(vars(module).items()):
+            if callable(value):
+                found["attribute", f"{name}.{each}"] = value
+            if isinstance(value, type) and value.__module__ == name and value.__name__ == each:
+                found.update((("method", f"{name}:{each}.{method}"), function) for method, function in list(vars(value).items())
+                             if isinstance(function, _METHODS))
+    return found
 
 
 def know(name, module):
@@ -59,19 +67,37 @@ def know(name, module):
 
 
 def is_now(key, value):
-    module, _, name = key[1].rpartition(".")
-    return vars(_module(module)).get(name, MISSING) is value
+    owner, name = _owner(key)
+    return vars(owner).get(name, MISSING) is value
+
+
+def _owner(key):
+    owner, _, name = key[1].rpartition(".")
+    if key[0] == "attribute":
+        return _module(owner), name
+    module, _, of_class = owner.partition(":")
+    return vars(_module(module))[of_class], name
 
 
 def _module(name):
     return _others.get(name) or sys.modules[name]
 
 
+def attributes():
+    """What modules of the standard library have: {key: (the module's namespace, name, value)}."""
+    return {("attribute", f"{name}.{each}"): (vars(module), each, value) for name, module in standard_library()
+            for each, value in list(vars(module).items()) if callable(value)}
+
+
+def changed_attributes(expected):
+    """As changes(), for what attributes() has found."""
+    return {key: (value, space.get(name, MISSING)) for key, (space, name, value) in expected.items()
+            if space.get(name) is not value}
+
+
 def left():
-    """What an import may leave, and hide() can take away."""
+    """What an import may leave besides attributes, and put() can take away."""
     found = {("variable", os.fsdecode(name)): value for name, value in dict.items(os.environ._data)}
-    for name, module in standard_library():
-        found.update((("attribute", f"{name}.{each}"), value) for each, value in list(vars(module).items()) if callable(value))
     if logging := sys.modules.get("logging"):
         found["logging", ""] = _logger(logging.root)
         found.update((("logger", name), _logger(logger)) for name, logger in list(logging.root.manager.loggerDict.items()))
@@ -132,7 +158,7 @@ def same(one, other):
 
 
 def changes(before, after):
-    """{key: (before, after)}. Modules of the standard library get attributes at their first use, which says nothing."""
+    """{key: (before, after)}. Modules get attributes at their first use, too, which says nothing."""
     return {key: (before.get(key, MISSING), after.get(key, MISSING)) for key in before.keys() | after.keys()
             if not same(before.get(key, MISSING), after.get(key, MISSING)) and (key[0] != "attribute" or key in before)}
 
@@ -172,12 +198,12 @@ def put(key, value):
             os.environ.pop(name, None)
         else:
             os.environb[os.fsencode(name)] = value
-    elif part == "attribute":
-        module, _, name = name.rpartition(".")
-        if value is MISSING:
-            vars(_module(module)).pop(name, None)
-        else:
-            setattr(_module(module), name, value)
+    elif part in ("attribute", "method"):
+        owner, name = _owner(key)
+        if value is not MISSING:
+            setattr(owner, name, value)
+        elif name in vars(owner):
+            delattr(owner, name)
     elif part in ("logger", "logging"):
         logging = sys.modules["logging"]
         loggers = logging.root.manager.loggerDict
@@ -188,4 +214,4 @@ def put(key, value):
             loggers[name] = value[0]
         if len(value) > 2:
             logger, logger.level, logger.propagate, logger.disabled, logger.handlers[:], logger.filters[:] = value
-        logging.root.manager._clear_cache()
+            logger._cache.clear()

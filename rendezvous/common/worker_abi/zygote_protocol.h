@@ -30,7 +30,8 @@ inline constexpr std::size_t kTextMax = 60'000;
 
 enum class Kind : std::uint32_t {
   kHello = 1,  // text: what it is ("3.11"), for messages
-  kReady = 2,  // text: of Python a line with the packages that it has; lines about what could not be loaded
+  kReady =
+      2,  // text: of Python a line with the packages that it has; lines about what could not be loaded
   kUnfit = 3,  // text: the name that is to blame or nothing, NUL, a sentence
   kAnew = 4,   // text: as of kUnfit
   kPrepare = 16,

@@ -10,6 +10,7 @@ os.makedirs("below", exist_ok=True)
 os.chdir("below")
 import looker
 print(state, looker.variable, len(sys.argv), sorted(name for name in os.environ if name.startswith("DDPRUN_Z")))
+print(os.environ["PYTHONPATH"], [each for each in sys.path if each.startswith("/proc")], "_ddprun_hooks" in sys.modules)
 
 import said
 said.end()

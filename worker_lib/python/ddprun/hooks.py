@@ -13,7 +13,7 @@ import sys
 import weakref
 
 nccl_plugin = globals().get("nccl_plugin")  # the library's content, or None
-import_times = globals().get("import_times")  # of agent/python/sitecustomize.py, or None
+import_times = globals().get("import_times")  # the object of agent/python/sitecustomize.py, or None
 _STATES_MAX = 16  # of parameters, to look at for the number of the step
 
 

@@ -190,7 +190,8 @@ TEST(StandbyCore, LeavesOutTheModuleThatIsToBlame) {
   const auto actions = core.step(ZygoteUnfit{"accelerate", "accelerate reads RANK"});
   EXPECT_THAT(actions, AllOf(Contains(Action(EndZygote{})), Contains(Action(StartZygote{})),
                              tells("accelerate reads RANK")));
-  EXPECT_THAT(core.step(ZygoteHeld{}), ElementsAre(LoadModules{{"torch", "torch._dynamo"}, {"accelerate"}}));
+  EXPECT_THAT(core.step(ZygoteHeld{}),
+              ElementsAre(LoadModules{{"torch", "torch._dynamo"}, {"accelerate"}}));
 }
 
 TEST(StandbyCore, WhatTheZygoteHasFoundInTheProgramsTextIsLeftOutLikewise) {
