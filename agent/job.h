@@ -96,7 +96,6 @@ struct StandbySpec {
   int wanted = 0;                    // how many are to wait; 0: none
   bool is_program = false;           // the program itself forks them, in its Context; else Python
   std::vector<std::string> modules;  // Python's, to load in advance; the first matters most
-  bool learns = false;               // and what the first worker had imported at its first step
   // The first round's workers come from the zygote, too: one import instead of one for each.
   bool starts_first = false;
   std::string why_none;  // where the user asked for some: a sentence without its full stop

@@ -3,22 +3,12 @@
 #include <csignal>
 
 #include <algorithm>
-#include <string_view>
 #include <utility>
 
 namespace ddprun::agent::standby {
 
-namespace {
-
-std::string_view package_of(std::string_view module) { return module.substr(0, module.find('.')); }
-
-}  // namespace
-
 Core::Core(StandbySpec spec)
-    : spec_(std::move(spec)),
-      modules_(spec_.modules),
-      may_learn_(spec_.learns),
-      why_none_(spec_.why_none) {
+    : spec_(std::move(spec)), modules_(spec_.modules), why_none_(spec_.why_none) {
   if (spec_.wanted == 0) state_ = State::kOff;
 }
 
@@ -31,7 +21,6 @@ std::vector<Action> Core::step(const Event& event) {
 void Core::on(Out& out, const RoundBegins&) {
   if (std::exchange(has_begun_, true) || !spec_.starts_first || state_ != State::kIdle) return;
   delays_start_ = true;
-  waits_for_list_ = may_learn_;
   try_python(out);
 }
 
@@ -43,7 +32,6 @@ void Core::on(Out& out, const RoundRuns&) {
 }
 
 void Core::on(Out& out, const WorkersStep&) {
-  if (state_ == State::kReady && waits_for_list_) look_in(out, kSettleInSteps);
   if (!spec_.is_program && state_ == State::kIdle && looks_) look_in(out, kSettleInSteps);
 }
 
@@ -51,8 +39,7 @@ void Core::on(Out& out, const TimerFired& fired) {
   switch (state_) {
     case State::kIdle:
       why_none_ = fired.why_no_zygote;
-      if (must_look_later(fired) || !why_none_.empty()) return look_later(out, fired);
-      learn(fired.learned);
+      if (fired.are_workers_starting || !why_none_.empty()) return look_later(out, fired);
       if (spec_.is_program) return start_zygote(out);
       return try_python(out);
     case State::kTrying:
@@ -68,10 +55,7 @@ void Core::on(Out& out, const TimerFired& fired) {
                            std::to_string(kLoadLimit / std::chrono::seconds(1)) + " s");
     case State::kReady:
       if (delays_start_) return start_late(out);
-      if (waits_for_list_ && waiting_ + coming_ > 0) return load_more(out, fired);
-      fork_missing(out);
-      if (waits_for_list_) look_in(out, kSettle);
-      return;
+      return fork_missing(out);
     case State::kOff:
       return;
   }
@@ -82,7 +66,7 @@ void Core::on(Out& out, const ZygoteHeld&) {
     was_held_ = true;
     out.emplace_back(EndZygote{});
   }
-  if (state_ == State::kLoading) out.emplace_back(LoadModules{modules_, learned_});
+  if (state_ == State::kLoading) out.emplace_back(LoadModules{modules_, left_out_});
 }
 
 void Core::on(Out& out, const ZygoteReady& ready) {
@@ -93,7 +77,6 @@ void Core::on(Out& out, const ZygoteReady& ready) {
     out.emplace_back(Tell{"standbys: " + sentence, /*is_bad=*/true});
   }
   if (!delays_start_) out.emplace_back(DisarmTimer{});
-  if (std::exchange(loads_more_, false) && waiting_ > 0) end_standbys(out);
   fork_missing(out);
 }
 
@@ -138,7 +121,7 @@ void Core::on(Out& out, const ZygoteEnded& ended) {
       break;
   }
   state_ = State::kIdle;
-  looks_ = delays_start_ = waits_for_list_ = false;
+  looks_ = delays_start_ = false;
   out.emplace_back(DisarmTimer{});
 }
 
@@ -175,15 +158,13 @@ void Core::on(Out& out, const StandbyLost& lost) {
 
 // Every other worker would do the same, and the program's first lines would run twice each time.
 void Core::on(Out& out, const StartedAnew& anew) {
-  if (state_ == State::kOff) return;
+  if (state_ == State::kOff || std::ranges::count(left_out_, anew.module) > 0) return;
   out.emplace_back(EndZygote{});
   end_standbys(out);
-  if (state_ != State::kReady || learned_.empty()) return turn_off(out, anew.why);
-  learned_.clear();
-  may_learn_ = false;
+  if (!leave_out(anew.module)) return turn_off(out, anew.why);
   state_ = State::kIdle;
   look_in(out, kSettle);
-  out.emplace_back(Tell{"standbys load less: " + anew.why});
+  out.emplace_back(Tell{"standbys load " + anew.module + " no longer: " + anew.why});
 }
 
 // The next round's workers are started from the new file, and say what that one can.
@@ -205,22 +186,6 @@ void Core::on(Out& out, const JobOver&) {
   delays_start_ = false;
 }
 
-// Those that wait remain until the zygote has loaded it, too.
-void Core::load_more(Out& out, const TimerFired& fired) {
-  if (must_look_later(fired)) return look_later(out, fired);
-  waits_for_list_ = false;
-  learn(fired.learned);
-  if (learned_.empty()) return fork_missing(out);
-  loads_more_ = true;
-  state_ = State::kLoading;
-  out.emplace_back(LoadModules{modules_, learned_});
-  out.emplace_back(ArmTimer{kLoadLimit});
-}
-
-bool Core::must_look_later(const TimerFired& fired) const {
-  return fired.are_workers_starting || (fired.is_list_to_come && settle_ < kSettleMax);
-}
-
 void Core::try_python(Out& out) {
   state_ = State::kTrying;
   was_held_ = false;
@@ -237,7 +202,7 @@ void Core::start_late(Out& out) {
 }
 
 void Core::start_without(Out& out) {
-  delays_start_ = waits_for_list_ = looks_ = false;
+  delays_start_ = looks_ = false;
   state_ = State::kIdle;
   out.emplace_back(EndZygote{});
   end_standbys(out);
@@ -287,45 +252,25 @@ void Core::start_zygote(Out& out) {
   out.emplace_back(ArmTimer{delays_start_ ? kFirstLimit : kLoadLimit});
 }
 
-void Core::learn(const std::vector<std::string>& names) {
-  learned_.clear();
-  if (!may_learn_) return;
-  for (const std::string& name : names) {
-    const bool is_unfit =
-        std::ranges::count(unfit_, name) > 0 || std::ranges::count(unfit_, package_of(name)) > 0;
-    if (!is_unfit && std::ranges::count(modules_, name) == 0) learned_.push_back(name);
-  }
-}
-
-// True: this module was learned, and there are fewer of these now.
-bool Core::forget_package(const std::string& module) {
-  if (std::ranges::count(modules_, module) > 0 || std::ranges::count(learned_, module) == 0)
-    return false;
-  const bool is_own = package_of(module) == package_of(modules_.front());
-  unfit_.emplace_back(is_own ? module : package_of(module));
-  std::erase_if(learned_, [&](const std::string& each) {
-    return each == module || (!is_own && package_of(each) == package_of(module));
-  });
+// False: this one is needed.
+bool Core::leave_out(const std::string& module) {
+  if (module.empty() || modules_.empty() || module == modules_.front()) return false;
+  std::erase(modules_, module);
+  left_out_.push_back(module);
   return true;
 }
 
 void Core::load_less(Out& out, const std::string& module, const std::string& why) {
-  if (forget_package(module)) return start_zygote(out);
-  if (module.empty() && !std::exchange(learned_, {}).empty()) {
-    may_learn_ = false;
-    out.emplace_back(Tell{"standbys load less: " + why});
+  const bool was_asked_for = std::ranges::count(modules_, module) > 0;
+  if (leave_out(module)) {
+    out.emplace_back(Tell{"standbys load " + module + " no longer: " + why, was_asked_for});
     return start_zygote(out);
   }
-  const bool is_in_list = std::ranges::count(modules_, module) > 0;
-  if (modules_.size() <= 1 || module == modules_.front()) return turn_off(out, why);
-  out.emplace_back(
-      Tell{"standbys load " + (is_in_list ? "less: " : modules_.front() + " alone: ") + why,
-           /*is_bad=*/true});
-  if (is_in_list) {
-    std::erase(modules_, module);
-  } else {
-    modules_.resize(1);
-  }
+  const bool is_alone = std::ranges::count(left_out_, "*") > 0;
+  if (spec_.is_program || is_alone) return turn_off(out, why);
+  out.emplace_back(Tell{"standbys load " + modules_.front() + " alone: " + why, /*is_bad=*/true});
+  modules_.resize(1);
+  left_out_.emplace_back("*");
   start_zygote(out);
 }
 

@@ -12,8 +12,8 @@
 //   event \ state    Idle             Trying (3)            Loading                Ready               Off
 //   RoundBegins      StartTrial (9)   ignore                ignore                 ignore              ignore
 //   RoundRuns        timer            ignore                ignore                 EndStandbys, timer  ignore
-//   WorkersStep      timer (8)        ignore                ignore                 timer (10)          ignore
-//   TimerFired       StartTrial (1)   Off                   less, or Off (2)       ForkStandby (10)    ignore
+//   WorkersStep      timer (8)        ignore                ignore                 ignore              ignore
+//   TimerFired       StartTrial (1)   Off                   less, or Off (2)       ForkStandby         ignore
 //   ZygoteHeld       ignore           EndZygote             LoadModules            ignore              ignore
 //   ZygoteReady      ignore           ignore                ForkStandby            ignore              ignore
 //   ZygoteUnfit      ignore           ignore                less, or Off (2)       ignore              ignore
@@ -26,23 +26,22 @@
 //   ProgramChanged   EndStandbys      Idle                  Idle                   Idle                ignore
 //   JobOver          Off              Off                   Off                    Off                 ignore
 //
-//   (1) if the workers have joined each other, as far as this is known; else the timer again, for twice as long. So it is
-//       while the first worker has not told what it imports, but not for ever. Where the program itself is the zygote
-//       there is no trial: a worker has said that it can be one, or the timer again
-//   (2) without the module that is to blame, or its package if it was learned; else without all that was learned; else
-//       with the first of the list alone (torch); else Off. A process that was killed (SIGKILL) is no verdict: Idle; while
-//       it loads, at most kKillsMax times in a row
+//   (1) if the workers have joined each other, as far as this is known; else the timer again, for twice as long. Where
+//       the program itself is the zygote there is no trial: a worker has said that it can be one, or the timer again
+//   (2) without the module that is to blame; if none is known, or it is needed, with the first of the list alone (torch);
+//       else Off. A process that was killed (SIGKILL) is no verdict: Idle; while it loads, at most kKillsMax times in a
+//       row
 //   (3) the same interpreter with an empty program. It shows that the zygote will be held: otherwise it would run the
 //       user's program beside the workers
 //   (4) the standbys that wait remain
 //   (5) as often as there are standbys, in one round; then Off, if none waits: the zygote may be the process too many
-//   (6) Idle, timer, if modules were loaded that nobody has named: the program may set what one of these has read
+//   (6) Idle, timer, if a module other than the first is to blame: the next zygote loads all but that module. Nothing
+//       where it is left out already: each rank says the same
 //   (7) it may have been taken in the middle of a round, for a prepared standby (prepared_core.h)
 //   (8) if one is armed, for Python: prepared standbys are wanted now, and each would import what the zygote imports
 //   (9) of the first round, if its workers shall come from the zygote (StandbySpec::starts_first): their start waits
 //       until all do. Whatever else happens in Loading or Ready before that, or kFirstLimit, is Idle: the workers are
 //       started by exec, and what is to be said about the zygote is said when it is made again
-//   (10) after (9): once they wait the timer again, as in Idle, and if something was learned then, LoadModules
 //
 // Standbys that a round has not used end when the next one runs: they wait in its control group.
 //
@@ -68,14 +67,12 @@ struct RoundBegins {};  // its workers are about to be started
 struct RoundRuns {};    // they were
 struct WorkersStep {};  // all of this node have begun their loops of steps
 struct TimerFired {
-  bool are_workers_starting = false;      // one waits for the other ranks to join
-  std::string why_no_zygote = {};         // empty: the program can be one, as far as this is asked
-  bool is_list_to_come = false;           // the first worker imports PyTorch and has made no step
-  std::vector<std::string> learned = {};  // modules that it had imported at its first step
+  bool are_workers_starting = false;  // one waits for the other ranks to join
+  std::string why_no_zygote = {};     // empty: the program can be one, as far as this is asked
 };
 struct ZygoteHeld {};  // it waits before the program's first line
 struct ZygoteReady {
-  std::vector<std::string> left_out;  // sentences
+  std::vector<std::string> left_out = {};  // sentences
 };
 struct ZygoteUnfit {
   std::string module;  // that is to blame; empty: it is not known
@@ -92,7 +89,8 @@ struct StandbyTaken {};  // it was given a rank
 struct StandbyLost {     // it has ended by itself
   bool has_waited = true;
 };
-struct StartedAnew {  // a worker that had been a standby
+struct StartedAnew {   // a worker that had been a standby
+  std::string module;  // that is to blame: LoadModules has it, or the zygote found it; may be empty
   std::string why;
 };
 struct ProgramChanged {  // since the zygote was started
@@ -121,7 +119,8 @@ struct StartZygote {
 };
 struct LoadModules {
   std::vector<std::string> names;
-  std::vector<std::string> learned = {};  // after these; one that cannot be imported does no harm
+  std::vector<std::string> left_out =
+      {};  // though the zygote would load them; "*": only `names`
   bool operator==(const LoadModules&) const = default;
 };
 struct ForkStandby {
@@ -163,12 +162,12 @@ class Core {
 
   int waiting() const { return waiting_; }
   int wanted() const { return spec_.wanted; }
-  // The first worker of this round is to tell what it imports.
-  bool wants_list() const { return may_learn_ && (state_ == State::kIdle || waits_for_list_); }
   // The workers of this round are to come from standbys that do not wait yet.
   bool delays_start() const { return delays_start_; }
   // None waits yet, and one will, as far as this is known. Of Python: a program of worker_lib starts as soon.
   bool is_one_coming() const;
+  // Modules that no zygote loads any more.
+  const std::vector<std::string>& left_out() const { return left_out_; }
   // Why none waits, or will; empty: they wait, or are being made.
   const std::string& why_none() const { return why_none_; }
 
@@ -192,8 +191,6 @@ class Core {
   void on(Out& out, const ProgramChanged& changed);
   void on(Out& out, const JobOver&);
 
-  bool must_look_later(const TimerFired& fired) const;
-  void load_more(Out& out, const TimerFired& fired);
   void try_python(Out& out);
   void start_late(Out& out);
   void start_without(Out& out);
@@ -201,8 +198,7 @@ class Core {
   void look_later(Out& out, const TimerFired& fired);
   void end_standbys(Out& out);
   void fork_missing(Out& out);
-  void learn(const std::vector<std::string>& names);
-  bool forget_package(const std::string& module);
+  bool leave_out(const std::string& module);
   void load_less(Out& out, const std::string& module, const std::string& why);
   void start_zygote(Out& out);
   void turn_off(Out& out, const std::string& why);
@@ -210,15 +206,10 @@ class Core {
 
   StandbySpec spec_;
   State state_ = State::kIdle;
-  std::vector<std::string> modules_;  // that the next zygote loads
-  std::vector<std::string> learned_;  // and these
-  std::vector<std::string> unfit_;    // of those that were learned: packages
-  bool may_learn_ = false;
-  bool has_begun_ = false;     // the first round
-  bool delays_start_ = false;  // its
-  // Of its workers, which came from a zygote that has learned nothing.
-  bool waits_for_list_ = false;
-  bool loads_more_ = false;  // the zygote, than the one before
+  std::vector<std::string> modules_;   // that the next zygote loads
+  std::vector<std::string> left_out_;  // and does not, though it would
+  bool has_begun_ = false;             // the first round
+  bool delays_start_ = false;          // its
   std::string why_none_;
   std::chrono::milliseconds settle_ = kSettle;
   bool looks_ = false;     // in Idle: a timer is armed

@@ -51,15 +51,14 @@ class _Hooks:
         self.in_place = __loader__.get_data(folder + "/libddprun_in_place.so") if replaces else None
         wants_nccl = os.environ.pop("DDPRUN_NCCL_RECORD", None) is not None
         self.nccl_plugin = __loader__.get_data(folder + "/libddprun_nccl_profiler.so") if wants_nccl else None
-        self.modules = _own_descriptor("DDPRUN_MODULES_FD", "/memfd:ddprun-modules")
+        imports = _own_descriptor("DDPRUN_IMPORTS_FD", "/memfd:ddprun-imports")
+        self.import_times = imports and _ImportTimes(imports)
         self.hooks = None
         self.wanted = {"torch.optim.optimizer", "torch.distributed.distributed_c10d"}
 
     def find_spec(self, name, path=None, target=None):
         if name in self.wanted:
             return self.hooks_for(name).find_spec(name, path, target, self.load)
-        if name == "torch" and self.modules is not None:
-            self.modules.write(b"torch\n")  # the agent waits for the rest: hooks.tell_modules
         if name == "torch" and self.in_place is not None:
             self.load_in_place()
 
@@ -84,9 +83,9 @@ class _Hooks:
         """What this process was started with, for a program that is to be executed anew in it."""
         if self.nccl_plugin is not None:
             environment["DDPRUN_NCCL_RECORD"] = "1"
-        if self.modules is not None and self.modules.is_there():
-            os.set_inheritable(self.modules.number, True)
-            environment["DDPRUN_MODULES_FD"] = str(self.modules.number)
+        if self.import_times and self.import_times.file.is_there():
+            os.set_inheritable(self.import_times.file.number, True)
+            environment["DDPRUN_IMPORTS_FD"] = str(self.import_times.file.number)
 
     def hooks_for(self, name):
         self.wanted.remove(name)
@@ -99,9 +98,56 @@ class _Hooks:
     def load(self, name):
         module = type(sys)("_ddprun_" + name)
         module.__file__ = f"<frozen importlib of ddprun>/{name}.py"  # torch.compile skips files that are called so
-        module.modules, module.nccl_plugin = self.modules, self.nccl_plugin
+        module.import_times, module.nccl_plugin = self.import_times, self.nccl_plugin
         exec(compile(self.texts[name], module.__file__, "exec"), module.__dict__)
         return module
+
+
+class _ImportTimes:
+    """The first finder: notes how long the imports of packages take that the program makes, with all that these import."""
+
+    def __init__(self, file):
+        self.file, self.times, self.is_busy = file, {}, False
+
+    def find_spec(self, name, path=None, target=None):
+        if self.is_busy or name.partition(".")[0] in sys.stdlib_module_names:
+            return None
+        self.is_busy = True
+        try:
+            found = (finder.find_spec(name, path, target) for finder in sys.meta_path[sys.meta_path.index(self) + 1:])
+            spec = next(filter(None, found), None)
+        finally:
+            self.is_busy = False
+        # A module of the program's own folder cannot be loaded in advance, but what it imports can.
+        if type(getattr(spec, "loader", None)).__module__ == "_frozen_importlib_external" and spec.has_location and (
+                os.path.dirname(spec.origin) != sys.path[0]) and "exec_module" not in vars(spec.loader):
+            self._note(name, spec.loader)
+        return spec
+
+    def _note(self, name, loader):
+        from time import monotonic
+        execute, begun = loader.exec_module, monotonic()
+
+        def exec_module(module):
+            del loader.exec_module
+            is_inside, self.is_busy = self.is_busy, True
+            try:
+                execute(module)
+            finally:
+                self.is_busy = is_inside
+                self.times[name] = monotonic() - begun
+        loader.exec_module = exec_module
+
+    def tell(self):
+        """At the program's first step. The file has what the first worker of the round before has written."""
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+        lines = [f"{name} {seconds * 1000:.0f}\n" for name, seconds in self.times.items() if seconds >= 0.05]
+        if self.file.is_there():
+            os.ftruncate(self.file.number, 0)
+            os.lseek(self.file.number, 0, os.SEEK_SET)
+        self.file.write(("".join(lines) + "\n\n").encode())
+        self.file.close()
 
 
 class _Package:
@@ -178,11 +224,15 @@ def _in_no_file(code):
 
 def _leave(folder):
     """The interpreter, as if this file had never been there."""
-    for each in (*vars(_OwnFile).values(), *vars(_Hooks).values(), *vars(_Package).values(), _getter):
+    for each in (*vars(_OwnFile).values(), *vars(_Hooks).values(), *vars(_ImportTimes).values(), *vars(_Package).values(),
+                 _getter):
         if hasattr(each, "__code__"):
             each.__code__ = _in_no_file(each.__code__)
     try:
-        sys.meta_path.insert(0, _Hooks(folder))
+        hooks = _Hooks(folder)
+        sys.meta_path.insert(0, hooks)
+        if hooks.import_times:
+            sys.meta_path.insert(0, hooks.import_times)
         sys.meta_path.append(_Package(folder))
         _show_stacks()
         _say_that_there_is_a_record()

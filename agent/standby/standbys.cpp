@@ -8,8 +8,12 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <charconv>
+#include <chrono>
 #include <cstdint>
 #include <iterator>
+#include <sstream>
+#include <system_error>
 #include <tuple>
 #include <utility>
 
@@ -52,32 +56,31 @@ std::vector<std::string> lines_of(std::string_view text) {
   return lines;
 }
 
-// agent/python/sitecustomize.py writes it: "torch" when that is imported; at the first step all modules
-// of installed packages, a line each, and an empty line.
-struct List {
-  bool is_to_come = false;
-  std::vector<std::string> modules;
-};
+// agent/python/sitecustomize.py writes it: a line for each import, its name and how many milliseconds it took, and
+// an empty line.
+constexpr const char* kImportsVariable = "DDPRUN_IMPORTS_FD";
+constexpr std::size_t kImportsBytesMax = 64 << 10;
 
-constexpr const char* kModulesVariable = "DDPRUN_MODULES_FD";
-constexpr std::size_t kListBytesMax = 256 << 10;
-
-bool is_module(std::string_view name) {
-  return std::ranges::all_of(name, [](unsigned char c) {
-    return c == '_' || c == '.' || (c >= '0' && c <= '9') ||
-           ((c | 0x20) >= 'a' && (c | 0x20) <= 'z');
-  });
-}
-
-List read_list(int file) {
-  std::string text(kListBytesMax, '\0');
-  const ssize_t size = file < 0 ? 0 : ::pread(file, text.data(), text.size(), 0);
+std::vector<ImportTime> read_imports(int file) {
+  std::string text(kImportsBytesMax, '\0');
+  const ssize_t size = ::pread(file, text.data(), text.size(), 0);
   text.resize(static_cast<std::size_t>(std::max<ssize_t>(0, size)));
-  if (!text.ends_with("\n\n")) return {.is_to_come = !text.empty(), .modules = {}};
-  List list{.modules = lines_of(text)};
-  std::erase_if(list.modules, [](const std::string& name) { return !is_module(name); });
-  return list;
+  std::vector<ImportTime> imports;
+  if (!text.ends_with("\n\n")) return imports;
+  for (const std::string& line : lines_of(text)) {
+    const std::size_t space = line.find(' ');
+    int milliseconds = 0;
+    const char* const end = line.data() + line.size();
+    if (space == std::string::npos ||
+        std::from_chars(line.data() + space + 1, end, milliseconds).ec != std::errc()) {
+      continue;
+    }
+    imports.push_back({printable(line.substr(0, space)), std::chrono::milliseconds(milliseconds)});
+  }
+  return imports;
 }
+
+std::string package_of(const std::string& module) { return module.substr(0, module.find('.')); }
 
 using Streams = std::pair<UniqueFd, UniqueFd>;  // stdout and stderr of a zygote
 
@@ -104,7 +107,11 @@ Standbys::Standbys(boost::asio::io_context& io, const Job& job, std::string agen
       agent_id_(std::move(agent_id)),
       hooks_(std::move(hooks)),
       core_(job.standbys),
-      timer_(io) {}
+      timer_(io) {
+  if (core_.wanted() > 0 && wants_python_hooks(job)) {
+    imports_file_ = UniqueFd(::memfd_create("ddprun-imports", MFD_CLOEXEC));
+  }
+}
 
 Standbys::~Standbys() = default;
 
@@ -140,7 +147,19 @@ bool Standbys::owns(pid_t child) const {
 
 std::optional<StandbyStatus> Standbys::status() const {
   if (core_.wanted() == 0 && core_.why_none().empty()) return std::nullopt;
-  return StandbyStatus{core_.waiting(), core_.wanted(), core_.why_none()};
+  return StandbyStatus{core_.waiting(), core_.wanted(), core_.why_none(), repeated_imports()};
+}
+
+// What the round's first worker has imported that no zygote had loaded for it, or will.
+std::vector<ImportTime> Standbys::repeated_imports() const {
+  std::vector<ImportTime> imports;
+  if (!imports_file_ || loaded_packages_.empty()) return imports;
+  for (ImportTime& each : read_imports(imports_file_.get())) {
+    if (std::ranges::count(loaded_packages_, package_of(each.module)) > 0) continue;
+    each.can_be_preloaded = std::ranges::count(core_.left_out(), each.module) == 0;
+    imports.push_back(std::move(each));
+  }
+  return imports;
 }
 
 void Standbys::post(standby::Event event) {
@@ -159,21 +178,15 @@ void Standbys::post(standby::Event event) {
 
 void Standbys::perform(const standby::ArmTimer& action) {
   timer_.arm(action.after, [this] {
-    auto [is_to_come, modules] = read_list(list_of_modules_.get());
-    post(standby::TimerFired{hooks_.are_workers_starting(), hooks_.why_program_is_none(),
-                             is_to_come, std::move(modules)});
+    post(standby::TimerFired{hooks_.are_workers_starting(), hooks_.why_program_is_none()});
   });
 }
 
-void Standbys::add_list_of_modules(ProcessSpec& spec) {
-  if (!core_.wants_list()) return;
-  if (!std::exchange(has_zygote_list_, false)) {
-    list_of_modules_ = UniqueFd(::memfd_create("ddprun-modules", MFD_CLOEXEC));
-  }
-  if (!list_of_modules_) return;
-  spec.environment.push_back(std::string(kModulesVariable) + "=" +
-                             std::to_string(list_of_modules_.get()));
-  spec.inherited_fds.push_back(list_of_modules_.get());
+void Standbys::add_imports_file(ProcessSpec& spec) const {
+  if (!imports_file_) return;
+  spec.environment.push_back(std::string(kImportsVariable) + "=" +
+                             std::to_string(imports_file_.get()));
+  spec.inherited_fds.push_back(imports_file_.get());
 }
 
 // ---- the zygote
@@ -212,11 +225,7 @@ Result<void> Standbys::try_to_start_zygote() {
   spec.stderr_fd = streams->second.get();
   spec.keeper_slot = hooks_.keeper_slot(kZygoteSlot);
   spec.inherited_fds.push_back(sockets->second.get());
-  if (core_.delays_start() && core_.wants_list()) {
-    list_of_modules_ = UniqueFd(::memfd_create("ddprun-modules", MFD_CLOEXEC));
-    has_zygote_list_ = static_cast<bool>(list_of_modules_);
-    if (has_zygote_list_) spec.inherited_fds.push_back(list_of_modules_.get());
-  }
+  if (imports_file_) spec.inherited_fds.push_back(imports_file_.get());
   zygote_ = Child();
   *zygote_.on_end = [this](ExitStatus status) { on_zygote_end(standby::ZygoteEnded{status}); };
   auto started = WorkerProcess::start(
@@ -261,7 +270,7 @@ void Standbys::on_message_of_zygote(const zygote::Header& header, std::string_vi
       if (job_.standbys.is_program && zygote_.process) {
         loaded_ = LoadedFiles::of(zygote_.process->pid());
       }
-      return post(standby::ZygoteReady{lines_of(printable_lines(text))});
+      return on_ready(lines_of(printable_lines(text)));
     case zygote::Kind::kUnfit: {
       const std::size_t end = std::min(text.find('\0'), text.size());
       const std::string_view why = text.substr(std::min(end + 1, text.size()));
@@ -270,6 +279,15 @@ void Standbys::on_message_of_zygote(const zygote::Header& header, std::string_vi
     default:
       return;
   }
+}
+
+void Standbys::on_ready(std::vector<std::string> lines) {
+  if (!job_.standbys.is_program && !lines.empty()) {
+    std::istringstream packages(lines.front());
+    loaded_packages_.assign(std::istream_iterator<std::string>(packages), {});
+    lines.erase(lines.begin());
+  }
+  post(standby::ZygoteReady{std::move(lines)});
 }
 
 void Standbys::on_zygote_end(standby::Event how) {
@@ -281,7 +299,7 @@ void Standbys::on_zygote_end(standby::Event how) {
 
 void Standbys::perform(const standby::LoadModules& action) {
   std::vector<std::string> names = action.names;
-  for (const std::string& name : action.learned) names.push_back("?" + name);
+  for (const std::string& name : action.left_out) names.push_back("-" + name);
   const auto list = file_in_memory("ddprun-modules", joined(names));
   if (!list) return post(standby::CannotStart{list.error().to_string()});
   if (!zygote_channel_ || !zygote_.process) return;  // its end is about to be told
@@ -331,9 +349,11 @@ void Standbys::on_message_of(Standby& standby, const zygote::Header& header,
   if (kind == zygote::Kind::kHello && standby.state == Standby::State::kComing) {
     if (!on_hello_of(standby, header)) lose(standby);
   } else if (kind == zygote::Kind::kAnew && standby.state == Standby::State::kWorker) {
-    const std::string why = printable(text);
+    const std::size_t end = std::min(text.find('\0'), text.size());
+    const standby::StartedAnew anew{printable(text.substr(0, end)),
+                                    printable(text.substr(std::min(end + 1, text.size())))};
     forget(standby);
-    post(standby::StartedAnew{why});
+    post(anew);
   }
 }
 

@@ -48,9 +48,8 @@ class Standbys {
   // How many slots of the keeper they need, prepared ones included.
   static std::size_t slots(const Job& job);
 
-  // For the first worker of a round, before take(): where it tells which modules it imports, if anybody
-  // wants to know. Only with the hooks for Python.
-  void add_list_of_modules(ProcessSpec& spec);
+  // For the first worker of a round, before take(): where its hooks for Python tell how long its imports took.
+  void add_imports_file(ProcessSpec& spec) const;
   // The worker that `spec` describes, in a process that has waited for it; null: none waits. Its
   // path and arguments are those of the job, and one that waits for a debugger is started by exec.
   std::unique_ptr<WorkerProcess> take(const ProcessSpec& spec, WorkerProcess::OnEnd on_end);
@@ -99,6 +98,7 @@ class Standbys {
   void start_zygote(bool is_trial);
   Result<void> try_to_start_zygote();
   Result<void> hold_python(ProcessSpec& spec, ChildEnvironment& environment);
+  void on_ready(std::vector<std::string> lines);
   void on_zygote_end(standby::Event how);
   void on_message_of_zygote(const zygote::Header& header, std::string_view text);
   Result<void> ask_for_standby();
@@ -106,6 +106,7 @@ class Standbys {
   Result<void> on_hello_of(Standby& standby, const zygote::Header& header);
   void on_closed(Standby& standby);
   void lose(Standby& standby);
+  std::vector<ImportTime> repeated_imports() const;
   bool has_program_changed();
   bool become(Standby& standby, const ProcessSpec& spec);
   void forget(const Standby& standby);
@@ -118,9 +119,9 @@ class Standbys {
   standby::Core core_;
   Timer timer_;
   rdzv::UniqueFd archive_;
-  rdzv::UniqueFd list_of_modules_;  // the first worker writes it
-  bool has_zygote_list_ = false;    // the one that will be forked inherits it
-  std::function<void()> ready_;     // of round_begins
+  rdzv::UniqueFd imports_file_;               // the first worker writes it
+  std::vector<std::string> loaded_packages_;  // by the zygote
+  std::function<void()> ready_;               // round_begins() was given it
 
   std::deque<standby::Event> events_;  // that the core has not seen yet
   bool is_stepping_ = false;

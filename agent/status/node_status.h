@@ -120,11 +120,21 @@ struct StoreStatus {
   bool operator==(const StoreStatus&) const = default;
 };
 
+// An import that each restart repeats, because no standby has done it.
+struct ImportTime {
+  std::string module;
+  std::chrono::microseconds time{};
+  bool can_be_preloaded = true;  // as far as it is known: it was not left out for a reason
+
+  bool operator==(const ImportTime&) const = default;
+};
+
 // Processes that wait to become workers at a restart.
 struct StandbyStatus {
   int waiting = 0;
   int wanted = 0;
   std::string why_none;  // empty: they wait, or are being made
+  std::vector<ImportTime> imports = {};
 
   bool operator==(const StandbyStatus&) const = default;
 };

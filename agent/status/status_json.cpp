@@ -86,10 +86,17 @@ static void fields(auto& json, Is<RestartTotal> auto& total) {
   json("downtime_us", total.downtime);
 }
 
+static void fields(auto& json, Is<ImportTime> auto& import) {
+  json("module", import.module);
+  json("time_us", import.time);
+  json("can_be_preloaded", import.can_be_preloaded);
+}
+
 static void fields(auto& json, Is<StandbyStatus> auto& standbys) {
   json("waiting", standbys.waiting);
   json("wanted", standbys.wanted);
   json("why_none", standbys.why_none);
+  json.may_lack("imports", standbys.imports);
 }
 
 static void fields(auto& json, Is<ReplacementStatus> auto& replacement) {

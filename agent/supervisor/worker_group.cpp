@@ -299,7 +299,7 @@ Result<void> WorkerGroup::start_one(int local_rank) {
   const std::string error_file = output_.error_file_of(number(round_.round), local_rank);
   if (output_.removes_error_files()) reaper_.keep_error_file(index, error_file);
   auto [spec, link, its_error_file] = blueprint(local_rank, error_file);
-  if (wants_python_hooks(job_) && local_rank == 0) standbys_.add_list_of_modules(spec);
+  if (local_rank == 0) standbys_.add_imports_file(spec);
   spec.stdout_fd = streams->stdout_fd;
   spec.stderr_fd = streams->stderr_fd;
   spec.keeper_slot = reaper_.keeper_slot(index);

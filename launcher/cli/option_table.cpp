@@ -54,8 +54,9 @@ constexpr std::array<OptionSpec, kOptionCount> kTable{{
      "not where there is a GPU, whose memory it needs)",
      kValue, kOwn},
     {kPreload, "preload", "MODULE,...", "",
-     "Python modules that the processes of --standby load in advance, beside PyTorch's; without "
-     "it, those that the first worker had imported at its first step",
+     "Python modules that the processes of --standby load in advance, beside PyTorch's and those "
+     "of "
+     "well-known packages that the script imports",
      kList, kOwn},
     {kKeepMemory, "keep-memory", "SECONDS", "0",
      "how long the workers' snapshots in memory outlive this ddprun, unless the job has succeeded, "

@@ -70,6 +70,28 @@ std::string standbys(const JobStatus& status) {
          (why_none.empty() ? "" : "; none on a node: " + printable(why_none)) + "\n";
 }
 
+// What each restart imports again, on the node that says so first; empty: nothing that is worth a line.
+std::string repeated_imports(const JobStatus& status) {
+  const auto says_so = [](const NodeStatus& node) {
+    return node.standbys && !node.standbys->imports.empty();
+  };
+  const auto node = std::ranges::find_if(status.nodes, says_so);
+  if (node == status.nodes.end()) return "";
+  std::string imports;
+  std::string modules;
+  std::chrono::microseconds saved{};
+  for (const agent::ImportTime& each : node->standbys->imports) {
+    imports +=
+        (imports.empty() ? "" : ", ") + printable(each.module) + " " + time_in_words(each.time);
+    if (!each.can_be_preloaded) continue;
+    modules += (modules.empty() ? "" : ",") + printable(each.module);
+    saved += each.time;
+  }
+  return "each restart imports " + imports +
+         (modules.empty() ? "" : "; --preload=" + modules + " saves " + time_in_words(saved)) +
+         "\n";
+}
+
 // Of all nodes; empty: nobody has asked for it, or the workers have said nothing of it.
 std::string replacement(const JobStatus& status) {
   agent::ReplacementStatus all;
@@ -123,7 +145,7 @@ std::string head(const JobStatus& status) {
   text += "; goodput " + (node->goodput ? agent::percent_text(*node->goodput) + " of " +
                                               time_in_words(node->wall - node->until_first_step)
                                         : "not known: no step was reported yet");
-  return text + "\n" + standbys(status) + replacement(status);
+  return text + "\n" + standbys(status) + repeated_imports(status) + replacement(status);
 }
 
 // ---- nodes

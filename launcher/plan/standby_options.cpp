@@ -111,17 +111,18 @@ bool one_sets_variables(const std::filesystem::path& folder) {
 
 // Whether the first round's workers gain by it. A script that imports no PyTorch would wait for that in vain, and a program
 // that sets what a module has read is executed anew (agent/README.md, "Standbys"): its first lines would run twice.
-bool should_start_from_zygote(const agent::StandbySpec& spec, const agent::Job& job) {
+bool should_start_from_zygote(const agent::StandbySpec& spec, const agent::Job& job,
+                              bool are_modules_named) {
   const std::vector<std::string>& words = job.program.argv;
   const std::size_t first = 1 + job.program.python_options;
   if (spec.wanted < job.local_world_size || words.size() <= first) return false;
   const std::filesystem::path script = words[first];
   std::error_code error;  // a pipe could be read only once
   if (words[first].starts_with('-') || !std::filesystem::is_regular_file(script, error)) {
-    return !spec.learns;
+    return are_modules_named;
   }
   const std::string text = file_text(script);
-  if (spec.learns && !imports_torch(text)) return false;
+  if (!are_modules_named && !imports_torch(text)) return false;
   return !sets_variables(text) &&
          !one_sets_variables(std::filesystem::absolute(script).parent_path());
 }
@@ -150,8 +151,8 @@ Result<agent::StandbySpec> read_standbys(const Settings& settings, const agent::
   spec.is_program = !job.program.is_python;
   if (spec.is_program) return spec;
   spec.modules = std::move(*modules);
-  spec.learns = resolved(settings, OptionId::kPreload).text().empty();
-  spec.starts_first = should_start_from_zygote(spec, job);
+  spec.starts_first = should_start_from_zygote(
+      spec, job, /*are_modules_named=*/!resolved(settings, OptionId::kPreload).text().empty());
   return spec;
 }
 

@@ -16,11 +16,12 @@
 namespace ddprun::test {
 namespace {
 
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 
-constexpr const char* kTorch = "import os\nloaded_by = os.getpid()\n";
+constexpr const char* kTorch = "import os\nloaded_by = int(os.readlink('/proc/self'))\n";
 
 // Rank 1 fails in every round but the last, as soon as a file named after the round exists.
 constexpr const char* kScript = R"(import os, sys, time
@@ -63,7 +64,6 @@ class Standby : public ::testing::Test {
                             {"PYTHONPATH", folder_ / "lib"},
                             {"DDPRUN_LOG_LEVEL", "info"}}};
   }
-  // These programs make no steps: without --preload=NAMES it would be waited for the first one.
   Command command(std::vector<std::string> options, int last = 1,
                   const std::string& preload = "--preload=torch") const {
     options.insert(options.begin(),
@@ -191,40 +191,40 @@ TEST_F(Standby, KilledAtRandom) {
   EXPECT_THAT(job.left_over(), IsEmpty());
 }
 
-// With an optimizer that is nothing but its hooks, in a folder that pip could have filled.
-TEST_F(Standby, LoadsWhatTheFirstWorkerHadImportedAtItsFirstStep) {
-  const std::string lib = folder_ / "lib/site-packages";
-  std::filesystem::create_directories(lib);
-  std::filesystem::rename(folder_ / "lib/torch", lib + "/torch");
-  folder_.write("lib/site-packages/torch/optim/__init__.py", "");
-  folder_.write("lib/site-packages/torch/optim/optimizer.py",
-                "hooks = []\nregister_optimizer_step_post_hook = hooks.append\n"
-                "class Optimizer:\n"
-                "    state = {}\n"
-                "    def step(self):\n"
-                "        for hook in hooks: hook(self, (), {})\n");
-  folder_.write("lib/site-packages/other/__init__.py", "");
-  folder_.write("lib/site-packages/other/part.py", kTorch);
-  folder_.write("lib/site-packages/reader.py", "import os\nrank = os.environ.get('RANK')\n");
-  folder_.write(
-      "train.py",
-      std::string("import os, sys, reader, other.part\n"
-                  "torch = __import__('torch.optim.optimizer')\n"  // the first workers import it
-                  "o = torch.optim.optimizer.Optimizer()\n"
-                  "o.step()\n"
-                  "assert reader.rank == os.environ['RANK']\n"
-                  "sys.stdout.write(f'part {other.part.loaded_by == os.getpid()}\\n')\n") +
-          script_with(kHiddenImport));
-  JobSetup its = setup();
-  its.environment["PYTHONPATH"] = lib;
-  Job job(command({"--standby=2"}, /*last=*/1, /*preload=*/""), its);
-  ASSERT_TRUE(wait_for_standbys(job)) << job.err();
-  EXPECT_THAT(job.err(), Not(HasSubstr("reader"))) << "nobody has asked for it";
-  go(0);
-  EXPECT_EQ(job.wait(), exited(0)) << job.err();
-  EXPECT_THAT(job.out(), HasSubstr("waited"));
-  EXPECT_THAT(job.out(), HasSubstr("part True")) << "of round 0";
-  EXPECT_THAT(job.out(), HasSubstr("part False")) << "of round 1";
+// With an optimizer that is nothing but its hooks.
+TEST_F(Standby, SaysWhichImportsARestartRepeats) {
+  module("optim/__init__", "");
+  module("optim/optimizer",
+         "hooks = []\nregister_optimizer_step_post_hook = hooks.append\n"
+         "class Optimizer:\n"
+         "    state = {}\n"
+         "    def step(self):\n"
+         "        for hook in hooks: hook(self, (), {})\n");
+  folder_.write("lib/slow/__init__.py", "");
+  folder_.write("lib/slow/part.py", "import time\ntime.sleep(0.2)\n");
+  folder_.write("lib/reader.py",
+                "import os, time\ntime.sleep(0.1)\nrank = os.environ.get('RANK')\n");
+  folder_.write("train.py", std::string("import os, sys, reader, slow.part\n"
+                                        "import torch.optim.optimizer\n"
+                                        "torch.optim.optimizer.Optimizer().step()\n"
+                                        "assert reader.rank == os.environ['RANK']\n") +
+                                kScript);
+  for (const std::string preload : {"--preload=reader", "--preload=reader,slow.part"}) {
+    Job job(command({"--standby=2"}, /*last=*/1, preload), setup());
+    ASSERT_TRUE(wait_for_standbys(job)) << job.err();
+    EXPECT_THAT(job.err(), HasSubstr("reader reads RANK while it is imported"));
+    const std::string status = ddpctl("status " + std::to_string(job.pid())).output;
+    const bool is_slow_loaded = preload != "--preload=reader";
+    EXPECT_THAT(
+        status,
+        ContainsRegex(is_slow_loaded ? "each restart imports reader [0-9.]+ m?s\n"
+                                     : "each restart imports reader [0-9.]+ m?s, slow.part [0-9.]+ "
+                                       "m?s; --preload=slow.part saves [0-9.]+ m?s\n"));
+    go(0);
+    EXPECT_EQ(job.wait(), exited(0)) << job.err();
+    EXPECT_THAT(job.out(), HasSubstr("waited"));
+    std::filesystem::remove(folder_ / "go-0");
+  }
 }
 
 TEST_F(Standby, AModuleThatReadsARankIsLeftOut) {
@@ -242,7 +242,7 @@ TEST_F(Standby, AModuleThatMustNotBeForkedIsNot) {
                 "import threading, time\n"
                 "threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()\n");
   Job job(command({"--standby=2"}, /*last=*/1, "--preload=busy"), setup());
-  EXPECT_TRUE(says(job, "torch alone: it starts a thread")) << job.err();
+  EXPECT_TRUE(says(job, "busy no longer: busy: it starts a thread")) << job.err();
   ASSERT_TRUE(wait_for_standbys(job)) << job.err();
   go(0);
   EXPECT_EQ(job.wait(), exited(0)) << job.err();

@@ -23,11 +23,6 @@ _HAS_LINK, _HAS_MIRROR, _HAS_SNAPSHOT = 1, 2, 4
 _IS_IN_CONTROL_GROUP = 1
 _TEXT_MAX = 60_000
 
-# What a worker has and the zygote has not: a module that reads one while it is imported would miss it.
-_OF_A_WORKER = {
-    "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_NAME", "ROLE_RANK",
-    "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS",
-    "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_ERROR_FILE"}
 # Libraries in C read these while they are loaded, which nobody sees.
 _READ_IN_C = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "GOTO_", "BLIS_", "VECLIB_", "LD_", "MALLOC_", "GLIBC_",
               "TORCH_", "PYTORCH_", "CUDA_", "DNNL_", "ONEDNN_", "ATEN_")
@@ -135,42 +130,6 @@ class _Channel:
         return kind, flags, data[16:].decode("utf-8", "surrogateescape"), descriptors
 
 
-# ---- the environment that modules have read
-
-class _RecordedEnvironment(type(os.environ)):
-    def __getitem__(self, name):
-        _reads.add(name)
-        return super().__getitem__(name)
-
-
-_reads = set()
-
-
-class _Recording:
-    """While modules are imported: which variables they read, and what they print."""
-
-    def __enter__(self):
-        self._class = type(os.environ)
-        os.environ.__class__ = _RecordedEnvironment
-        self._outputs = [os.memfd_create("ddprun-output") for _ in range(2)]
-        self._saved = [os.dup(fd) for fd in (1, 2)]
-        for fd, file in zip((1, 2), self._outputs):
-            os.dup2(file, fd)
-        return self
-
-    def __exit__(self, *_):
-        os.environ.__class__ = self._class
-        for stream in (sys.stdout, sys.stderr):
-            if stream is not None:
-                stream.flush()
-        for fd, saved in zip((1, 2), self._saved):
-            os.dup2(saved, fd)
-            os.close(saved)
-        self.printed = [os.pread(file, os.fstat(file).st_size, 0) for file in self._outputs]
-        for file in self._outputs:
-            os.close(file)
-
-
 # ---- the program's own folder
 
 def _folder_of_program():
@@ -205,167 +164,344 @@ def _hides_one_of(folder, names):
 
 # ---- what was imported
 
+class _Request:
+    """A module to import, or several of one package, and names to ask for in it as `from … import` does."""
+
+    def __init__(self, name, modules, names=(), is_named=True, is_needed=False):
+        self.name, self.modules, self.names = name, modules, names
+        self.is_named, self.is_needed = is_named, is_needed
+
+    def perform(self):
+        """Sentences about imports that find nothing."""
+        import importlib
+        left_out = []
+        for name in self.modules:
+            try:
+                module = importlib.import_module(name)
+                for each in self.names:
+                    getattr(module, each, None)
+            except ImportError as error:
+                left_out.append(f"{name} cannot be imported: {error}")
+                if name == self.name and self.is_needed:
+                    raise _Unfit(name, left_out[-1]) from None
+            except BaseException as error:
+                raise _Unfit(self.name, f"the import of {name} ends with {type(error).__name__}: {error}") from None
+        return left_out if self.is_named else []
+
+
 class _Preloaded:
     """The modules that the zygote has imported, and what they depend on. First on sys.meta_path of a standby."""
 
     def __init__(self):
-        self._at_first = set(sys.modules)
         self._path = list(sys.path)
-        self._environment = dict(os.environ)  # before anything was read
-        self._hidden = {}
-        self._files = {}
-        self._outputs = []  # of each load(): what was printed to stdout and to stderr
+        self._requests, self._units = [], []
+        self._unit_of, self._shown = {}, set()
         self.left_out = []
-        # A standby keeps these as long as it may have to start anew: the socket to the agent, and the archive with the hooks.
-        self.agent = self.hooks = None
+        # A standby keeps these as long as it may have to start anew.
+        self.at_start = None
 
-    def load(self, names):
-        """May be called again, with more names, where all are hidden."""
-        if self in sys.meta_path:
-            self._unhide()
-        with _Recording() as recording:
-            for name in names:
-                self._load_one(name, is_needed=name == names[0])
-        self._outputs.append(recording.printed)
-        new = {name: module for name, module in sys.modules.items() if name not in self._at_first}
-        self._hidden = {name: module for name, module in new.items() if _top(name) not in sys.stdlib_module_names}
-        # Made here: to look at each module's name costs a standby the memory that it shares, page by page.
-        self._tops = {_top(name) for name in self._hidden}
-        self._tops_in_all = {_top(name) for name in new}
-        for name, module in self._hidden.items():
-            if "." in name:
-                continue
-            origin = getattr(getattr(module, "__spec__", None), "origin", None)
-            if origin and os.path.isabs(origin):
-                self._files[origin] = self._stamp(origin)
-        if hidden := self.hidden_by_program():
-            raise _Unfit("", f"the program's folder has a module {hidden} of its own")
+    # ---- in the zygote
 
-    def _load_one(self, name, is_needed):
-        import importlib
-        is_named, name = not name.startswith("?"), name.lstrip("?")
-        if name in sys.modules:
-            return
-        before = set(_reads)
-        try:
-            importlib.import_module(name)
-        except ImportError as error:
-            why = f"{name} cannot be imported: {error}"
-            if is_needed:
-                raise _Unfit(name, why) from None
-            if is_named:
-                self.left_out.append(why)
-        except BaseException as error:
-            raise _Unfit(name, f"the import of {name} ends with {type(error).__name__}: {error}") from None
-        read = (_reads - before) & _OF_A_WORKER
-        if read:
-            raise _Unfit(name, f"{name} reads {min(read)} while it is imported")
+    def load(self, names, check):
+        """`check` raises where the process cannot be forked any more; it is given the name of the request."""
+        without = {name[1:] for name in names if name.startswith("-")}
+        names = [name for name in names if name not in without and not name.startswith("-")]
+        first = [name for name in names if imports.top(name) == imports.top(names[0])]
+        requests = [_Request(first[0], first, is_needed=True)]
+        if "*" not in without:
+            listed = packages.of_program()
+            requests += [_Request(name, [name], listed[name], is_named=False) for name in listed if name not in without]
+        requests += [_Request(name, [name]) for name in names if name not in first]
+        lists = {part: list(state._list(part)) for part in state.LISTS}
+        self._imported = {}
+        for request in requests:
+            self._load_one(request)
+            check(request.name)
+        self._tried = set(filter(packages.is_tried, self.loaded()))
+        self._connect()
+        self._separate()
+        for unit in reversed(self._units):
+            for key, (before, _) in unit.left.items():
+                state.put(key, before)
+        for part, items in lists.items():
+            state._list(part)[:] = items
+            state._tell(part)
+        for name in self._unit_of:
+            del sys.modules[name]
+        self._standard = state.standard_library()
+        self._expected, self._attributes = {**state.left(), **state.seen()}, state.attributes()
+        sys.meta_path.insert(0, self)
+        return self.loaded()
+
+    def loaded(self):
+        return sorted({unit.name for unit in self._units})
+
+    def _load_one(self, request):
+        import logging  # noqa: F401  state.py looks at it
+        number = len(self._requests)
+        self._requests.append(request)
+        seen = state.seen()
+        with imports.Loading(state, number, {name: unit.modules[name] for name, unit in self._unit_of.items()}) as loading:
+            self.left_out += request.perform()
+        if changed := state.changes(seen, state.seen()):
+            raise _Unfit(request.name, f"{request.name} changes {state.words_of(min(changed, key=str))} while it is imported")
+        for unit in loading.units:
+            if why_unfit := self._why_unfit(unit):
+                raise _Unfit(request.name, why_unfit)
+        for module, names in loading.needed().items():
+            self._imported.setdefault(module, set()).update(names)
+        self._units += [unit for unit in loading.units if unit.modules]
+        for unit in loading.units:
+            self._unit_of.update((name, unit) for name in unit.modules)
+        folder = _folder_of_program()
+        if hidden := folder and _hides_one_of(folder, {unit.name for unit in loading.units}):
+            raise _Unfit(request.name, f"the program's folder has a module {hidden} of its own")
 
     @staticmethod
-    def _stamp(path):
-        try:
-            about = os.stat(path)
-        except OSError:
-            return None
-        return about.st_ino, about.st_mtime_ns, about.st_size
+    def _why_unfit(unit):
+        package = packages.PACKAGES.get(unit.name) or packages.Package()
+        if read := (unit.reads & imports.OF_A_WORKER) - set(package.reads):
+            return f"{unit.name} reads {min(read)} while it is imported"
+        if does := unit.does - set(package.does):
+            return f"{unit.name} {imports.DOINGS[min(does)]} while it is imported"
+        if package.renew:
+            try:
+                package.renew(unit.modules)
+            except Exception as error:
+                return f"{unit.name} is not as it was when it was tried: {type(error).__name__}: {error}"
+        return None
 
-    def hidden_by_program(self):
-        """A module of the program's folder that it would get instead of one of these."""
-        folder = _folder_of_program()
-        return folder and _hides_one_of(folder, self._tops_in_all)
+    def _connect(self):
+        """From the modules that import each other to the units that need each other."""
+        for module, names in self._imported.items():
+            unit = self._unit_of.get(module)
+            for name in names if unit else ():
+                needed = self._unit_of.get(name)
+                if needed and needed is not unit and needed.request <= unit.request:
+                    unit.needs.add(needed)
+        for unit in self._units:  # what was imported of a package before
+            unit.needs.update(other for other in self._units if other.name == unit.name and other.request < unit.request)
 
-    def hide(self):
-        for name in self._hidden:
-            del sys.modules[name]
-        sys.meta_path.insert(0, self)
+    def _separate(self):
+        """A package gets an attribute for each module that is imported from it, which is to come with that module."""
+        for name, unit in self._unit_of.items():
+            package, _, attribute = name.rpartition(".")
+            owner = self._unit_of.get(package)
+            if owner not in (None, unit) and vars(owner.modules[package]).get(attribute) is unit.modules[name]:
+                state.know(package, owner.modules[package])
+                unit.left["attribute", name] = (state.MISSING, unit.modules[name])
 
-    def _unhide(self):
-        sys.meta_path.remove(self)
-        sys.modules.update(self._hidden)
+    # ---- in a standby
 
-    # As a finder: the program imports something that is not there.
+    # As a finder: the program looks for something that is not there.
     def find_spec(self, name, path=None, target=None):
-        if name not in self._hidden:
+        unit = self._unit_of.get(name)
+        if unit is None or unit in self._shown:
             return None
-        if why := self._why_not():
-            start_anew(self.agent, self.hooks, why)
-        self._show()
-        # Were it there when this returns, the import system would take its own specification, and load it again.
-        del sys.modules[name]
         from importlib.machinery import ModuleSpec
         spec = ModuleSpec(name, self)
-        if original := getattr(self._hidden[name], "__spec__", None):
+        if original := getattr(unit.modules[name], "__spec__", None):
             spec.origin, spec.has_location = original.origin, original.has_location
             spec.submodule_search_locations = original.submodule_search_locations
         return spec
 
-    def _why_not(self):
-        for name in sorted(_reads):
-            if os.environ.get(name) != self._environment.get(name):
-                return f"a module that is loaded in advance has read another value of {name}"
-        for name in sorted(set(os.environ) | set(self._environment)):
-            if name.startswith(_READ_IN_C) and os.environ.get(name) != self._environment.get(name):
-                return f"the program sets {name}"
-        for entry in sys.path:
-            if entry in self._path:
-                break
-            if hidden := _hides_one_of(entry or os.getcwd(), self._tops):
-                return f"{entry or os.getcwd()} has a module {hidden} of its own"
-        for path, stamp in self._files.items():
-            if self._stamp(path) != stamp:
-                return f"{path} has changed"
-        return None
-
-    def _show(self):
-        self._unhide()
-        # Each process that imports these gets a seed of its own; without this all ranks would draw the same numbers.
-        if "numpy.random" in self._hidden:
-            self._hidden["numpy.random"].seed()
-        if generator := getattr(self._hidden.get("torch"), "default_generator", None):
-            generator.seed()
-        for fd, printed in (pair for printed in self._outputs for pair in zip((1, 2), printed)):
-            try:
-                while printed:
-                    printed = printed[os.write(fd, printed):]
-            except OSError:
-                pass  # the program has closed it
-        for each in filter(None, (self.agent, self.hooks)):
-            each.close()
-        for install in [getattr(finder, "install_hooks", None) for finder in sys.meta_path]:
-            if install:
-                install(self._hidden)
-
     # As a loader: the module is there already, and so is its spec.
     def create_module(self, spec):
-        module = self._hidden[spec.name]
+        unit = self._unit_of[spec.name]
+        if unit not in self._shown:
+            self._show(unit)
+        module = unit.modules[spec.name]
         self._spec = getattr(module, "__spec__", None)
         return module
 
     def exec_module(self, module):
         module.__spec__ = self._spec
 
+    def hidden_by_program(self):
+        """A module of the program's folder that it would get instead of one of the standard library that is there."""
+        folder = _folder_of_program()
+        return folder and _hides_one_of(folder, {imports.top(name) for name, _ in self._standard})
 
-def start_anew(agent, hooks, why):
-    """Executes the program in this process as if there were no standbys."""
-    import signal
-    if agent.is_there():
-        try:
-            _Channel(agent.number).send(_ANEW, why)
-        except OSError:
-            pass
-    environment = dict(os.environ)
-    for finder in sys.meta_path:
-        if hasattr(finder, "give_back"):
-            finder.give_back(environment)
-    path = environment.get("PYTHONPATH", "")
-    if hooks is not None and hooks.is_there() and path.partition(":")[0] not in _hooks:
-        os.set_inheritable(hooks.number, True)
-        archive = f"/proc/self/fd/{hooks.number}"
-        environment["PYTHONPATH"] = f"{archive}:{path}" if path else archive
-    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, which exec would keep
-        signal.signal(number, signal.SIG_DFL)
-    program = sys.orig_argv[0]
-    os.execve(program if "/" in program else sys.executable, sys.orig_argv, environment)
+    def _closure(self, unit):
+        found, waiting = set(), [unit]
+        while waiting:
+            each = waiting.pop()
+            if each not in found and each not in self._shown:
+                found.add(each)
+                waiting += each.needs
+        return [each for each in self._units if each in found]
+
+    def _show(self, wanted):
+        units = self._closure(wanted)
+        if problem := self._why_not(units, wanted):
+            unit, why = problem
+            self.at_start.start_anew(self._requests[unit.request].name, why)
+        for unit in units:
+            self._show_one(unit)
+        shown = {name: module for unit in self._shown for name, module in unit.modules.items()}
+        self._expected.update({key: value for key, value in state.settings_of_libraries(shown).items()
+                               if key not in self._expected})
+        if len(self._shown) == len(self._units):
+            sys.meta_path.remove(self)
+            self.at_start.close()
+        for install in [getattr(finder, "install_hooks", None) for finder in sys.meta_path]:
+            if install:
+                install(shown)
+
+    def _show_one(self, unit):
+        self._shown.add(unit)
+        sys.modules.update(unit.modules)
+        for key, (_, after) in unit.left.items():
+            state.put(key, after)
+            if key in self._attributes:
+                self._attributes[key] = (*self._attributes[key][:2], after)
+            elif key[0] not in ("attribute", "method"):
+                self._expected[key] = after
+        for part, (front, behind) in unit.lists.items():
+            state.add(part, front, behind)
+            self._expected[part, ""] = state.left_of(part)
+        package = packages.PACKAGES.get(unit.name)
+        if package and package.renew:
+            package.renew(unit.modules)
+        for fd, printed in zip((1, 2), unit.printed):
+            try:
+                while printed:
+                    printed = printed[os.write(fd, printed):]
+            except OSError:
+                pass  # the program has closed it
+
+    def _why_not(self, units, wanted):
+        """(the unit that is to blame, why), or None."""
+        blamed = min(units, key=lambda unit: unit.request)
+        for name, module in self._standard:
+            if sys.modules.get(name) is not module:
+                return blamed, f"the program has replaced the module {name}"
+        shown = {name: module for unit in self._shown for name, module in unit.modules.items()}
+        now = {**state.left(), **state.seen(), **state.settings_of_libraries(shown)}
+        changed = {**state.changes(self._expected, now), **state.changed_attributes(self._attributes)}
+        ignored = packages.PACKAGES[wanted.name].ignores if wanted.name in self._tried else ()
+        for key in sorted(changed, key=str):
+            if self._matters_to_all(key, changed[key], units, ignored):
+                unit = wanted if key[0] in state.PARTS else blamed
+                return unit, f"the program has changed {state.words_of(key)}"
+        for unit in units:
+            if why := self._why_not_one(unit, changed):
+                return unit, why
+        # What it has looked for in vain is nowhere now, either; what is there is in no folder that the program has added.
+        for entry in sys.path:
+            names = {name for unit in units for name in unit.missing}
+            if entry not in self._path:
+                names |= {unit.name for unit in units}
+            if hidden := _hides_one_of(entry or os.getcwd(), names):
+                unit = next(unit for unit in units if unit.name == hidden or hidden in unit.missing)
+                return unit, f"{entry or os.getcwd()} has a module {hidden} of its own"
+        return None
+
+    @staticmethod
+    def _matters_to_all(key, change, units, ignored):
+        part = key[0]
+        if part in state.PARTS:
+            return part not in ignored
+        if part == "filters":
+            if any(unit.printed[1] for unit in units) or not set(map(id, change[0])) <= set(map(id, change[1])):
+                return True
+            return any(each[0] != "ignore" for each in change[1] if not any(each is one for one in change[0]))
+        return part in ("attribute", "finders", "process")
+
+    def _why_not_one(self, unit, changed):
+        package = packages.PACKAGES.get(unit.name) or packages.Package()
+        prefixes = package.variables + (_READ_IN_C if unit.has_library or unit.request == 0 else ())
+        for key in sorted(changed, key=str):
+            part, name = key
+            if part == "variable" and name not in package.reads:
+                if name in unit.reads or prefixes and name.startswith(prefixes) or key in unit.left:
+                    return f"the program sets {name}, at which {unit.name} looks while it is imported"
+            if part in ("logger", "logging") and key in unit.left:
+                return f"the program has changed {state.words_of(key)} before it imports {unit.name}"
+        for key, (before, _) in unit.left.items():
+            if key[0] in ("attribute", "method") and not state.is_now(key, before):
+                return f"the program has changed {state.words_of(key)}, which {unit.name} changes"
+        for name in unit.modules:
+            if name in sys.modules:
+                return f"the program has put a module {name} of its own into sys.modules"
+        for name in unit.missing:
+            if name in sys.modules:
+                return f"the program has a module {name}, for which {unit.name} has looked"
+        for path, about in unit.files.items():
+            if imports.stamp(path) != about:
+                return f"{path} has changed"
+        return None
+
+
+class _AtStart:
+    """What a process has before the program's first line, for one that is to begin it anew."""
+
+    def __init__(self, agent, hooks, environment, descriptors):
+        import signal
+        self._agent, self._hooks, self._environment = agent, hooks, environment
+        self._passed = [_OwnFile(each) for each in descriptors]
+        self._streams = [_OwnFile(os.dup(each)) for each in (1, 2)]
+        self._folder, self._processors = os.getcwd(), os.sched_getaffinity(0)
+        self._umask = os.umask(0o77)
+        os.umask(self._umask)
+        self._blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        self._ignored = {number for number in signal.valid_signals() if signal.getsignal(number) == signal.SIG_IGN}
+
+    def close(self):
+        for each in filter(None, (self._agent, self._hooks, *self._streams)):
+            each.close()
+
+    def start_anew(self, request, why):
+        """Executes the program in this process as if there were no standbys. Returns where the other ranks count on this
+        process already, which must not go away then."""
+        import signal
+        if self._agent.is_there():
+            try:
+                _Channel(self._agent.number).send(_ANEW, f"{request}\0{why}")
+            except OSError:
+                pass
+        distributed = sys.modules.get("torch.distributed")
+        if distributed and distributed.is_available() and distributed.is_initialized():
+            print(f"ddprun: this rank was a standby, which had imported {request} in advance, and {why}. The rank goes on, "
+                  f"because it has a process group; to be sure, give --standby=off", file=sys.stderr)
+            return
+        environment = dict(self._environment)
+        for finder in sys.meta_path:
+            if hasattr(finder, "give_back"):
+                finder.give_back(environment)
+        path = environment.pop("PYTHONPATH", "")
+        if path.partition(":")[0] in _hooks:  # by a number that is closed by now
+            path = path.partition(":")[2]
+        if path:
+            environment["PYTHONPATH"] = path
+        if self._hooks is not None and self._hooks.is_there():
+            os.set_inheritable(self._hooks.number, True)
+            archive = f"/proc/self/fd/{self._hooks.number}"
+            environment["PYTHONPATH"] = f"{archive}:{path}" if path else archive
+        for each in self._passed:
+            if each.is_there():
+                os.set_inheritable(each.number, True)
+        for stream in (sys.stdout, sys.stderr):
+            try:
+                stream.flush()
+            except (AttributeError, OSError, ValueError):
+                pass
+        for fd, stream in zip((1, 2), self._streams):
+            if stream.is_there():
+                os.dup2(stream.number, fd)
+        for timer in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF):
+            signal.setitimer(timer, 0)
+        for number in signal.valid_signals():
+            # Python ignores these two, which exec would keep.
+            if signal.getsignal(number) == signal.SIG_IGN and (
+                    number not in self._ignored or number in (signal.SIGPIPE, signal.SIGXFSZ)):
+                signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._blocked)
+        os.umask(self._umask)
+        os.chdir(self._folder)
+        os.sched_setaffinity(0, self._processors)
+        program = sys.orig_argv[0]
+        os.execve(program if "/" in program else sys.executable, sys.orig_argv, environment)
 
 
 # ---- checks: may this process be forked?
@@ -427,16 +563,17 @@ class _Zygote:
                 raise _Unfit("", "Python %d.%d is too old: 3.10 is needed" % sys.version_info[:2])
             _library()
             _load_in_place()
-            self._preloaded.load(names)
-            if why := _why_unfit(self._sockets):
-                raise _Unfit("", why)
+            loaded = self._preloaded.load(names, self._check)
         except _Unfit as unfit:
             self._agent.send(_UNFIT, f"{unfit.name}\0{unfit}")
             os._exit(0)
-        self._preloaded.hide()
         gc.collect()
         gc.freeze()  # a collection in a standby must not write into memory that all share
-        self._agent.send(_READY, "\n".join(self._preloaded.left_out))
+        self._agent.send(_READY, "\n".join([" ".join(loaded), *self._preloaded.left_out]))
+
+    def _check(self, request):
+        if why := _why_unfit(self._sockets):
+            raise _Unfit(request, f"{request}: {why}")
 
     def _fork(self):
         """True in the new process, whose parent is the agent."""
@@ -484,6 +621,7 @@ class _Zygote:
 
     def _become(self, agent, flags, descriptors):
         environment, *streams = descriptors[:3]
+        passed = descriptors[3:]
         for fd, stream in zip((1, 2), streams):
             os.dup2(stream, fd)
             os.close(stream)
@@ -497,19 +635,19 @@ class _Zygote:
             for name, fd in zip(("DDPRUN_LINK_FD", "DDPRUN_LINK_PAGE_FD", "DDPRUN_LINK_RECORD_FD"), descriptors[3:]):
                 os.set_inheritable(fd, True)
                 os.environ[name] = str(fd)
-        agent = self._preloaded.agent = agent.given_up()
-        hooks = None
-        if _hooks:
-            # They close the number that they find on the path.
-            hooks = self._preloaded.hooks = _OwnFile(os.dup(int(_hooks[0].rpartition("/")[2])))
+        # The hooks close the number that they find on the path.
+        hooks = _OwnFile(os.dup(int(_hooks[0].rpartition("/")[2]))) if _hooks else None
+        at_start = self._preloaded.at_start = _AtStart(agent.given_up(), hooks, dict(os.environ), passed)
         import atexit
         import gc
         atexit.register(gc.unfreeze)  # what is never collected, some extensions complain of at the end
+        if threading := sys.modules.get("threading"):
+            threading.main_thread()._set_native_id()  # up to Python 3.12 that of the process that was forked
         process = sys.modules.get("multiprocessing.process")
         if process is not None:
             process.current_process().authkey = os.urandom(32)
         if hidden := self._preloaded.hidden_by_program():
-            start_anew(agent, hooks, f"the program's folder has a module {hidden} of its own")
+            at_start.start_anew("", f"the program's folder has a module {hidden} of its own")
 
     @staticmethod
     def _take_environment(file):
@@ -569,6 +707,17 @@ def _rename(scope):
             each.__code__ = _in_no_file(each.__code__)
 
 
+def _part(name):
+    """Another file of the archive, as a module that nothing else finds."""
+    module = type(sys)(name)
+    module.__dict__["__name__"] = __name__
+    text = __loader__.get_data(f"{__file__.rpartition('/')[0]}/{name}.py")
+    exec(compile(text, f"<frozen importlib of ddprun>/{name}.py", "exec"), module.__dict__)
+    return module
+
+
 _rename(globals())
+if _SOCKET_VARIABLE in os.environ:
+    packages, state, imports = map(_part, ("packages", "state", "imports"))
 _start()
 _go_on()

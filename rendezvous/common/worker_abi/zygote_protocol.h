@@ -8,7 +8,7 @@
 //                                 linked with worker_lib in its first Context
 //            ◀── prepare ──       with a file that says what to load, if this kind of zygote loads
 //                                 anything: names, separated by NUL. It is unfit without the first;
-//                                 of one with '?' before it nothing is said if it is not there
+//                                 one with '-' before it is not loaded, "-*": nothing but the others
 //            ── ready | unfit ──▶ after unfit it exits
 //            ◀── fork ──          with the standby's end of its own socket; perhaps also a file in
 //                                 which it writes 0 to enter its control group
@@ -30,9 +30,10 @@ inline constexpr std::size_t kTextMax = 60'000;
 
 enum class Kind : std::uint32_t {
   kHello = 1,  // text: what it is ("3.11"), for messages
-  kReady = 2,  // text: lines about what could not be loaded
+  kReady =
+      2,  // text: of Python a line with the packages that it has; lines about what could not be loaded
   kUnfit = 3,  // text: the name that is to blame or nothing, NUL, a sentence
-  kAnew = 4,   // text: a sentence
+  kAnew = 4,   // text: as of kUnfit
   kPrepare = 16,
   kFork = 17,
   kBecome = 18,

@@ -13,7 +13,7 @@ import sys
 import weakref
 
 nccl_plugin = globals().get("nccl_plugin")  # the library's content, or None
-modules = globals().get("modules")  # the file that ddprun waits at (tell_modules), or None
+import_times = globals().get("import_times")  # the object of agent/python/sitecustomize.py, or None
 _STATES_MAX = 16  # of parameters, to look at for the number of the step
 
 
@@ -31,19 +31,12 @@ def _step_in(state):
     return max((step for step in steps if step is not None), default=None)
 
 
-def tell_modules():
-    """Which modules of installed packages this process has imported: ddprun's standbys load the same. Once, at the first
-    step; a package is there when one of its modules is."""
-    global modules
-    file, modules = modules, None
-    if file is None:
-        return
-    names = [name for name, module in list(sys.modules.items())
-             if "-packages/" in (getattr(getattr(module, "__spec__", None), "origin", None) or "")]
-    packages = {name.rpartition(".")[0] for name in names}
-    # Where that fails, the standbys load less.
-    file.write(("".join(f"{name}\n" for name in names if name not in packages) + "\n").encode())
-    file.close()
+def tell_imports():
+    """How long this process's imports took, once, at the first step."""
+    global import_times
+    times, import_times = import_times, None
+    if times:
+        times.tell()
 
 
 def make_hook(progress):
@@ -77,7 +70,7 @@ def make_hook(progress):
         nonlocal first, count
         if "DDPRUN_PREPARED" in os.environ:  # a standby, which trains nobody's model
             return
-        tell_modules()
+        tell_imports()
         if count is not None:  # the first one is gone, and this one goes on
             first = weakref.ref(optimizer)
             return count()
@@ -106,8 +99,8 @@ def make_hook(progress):
 
     # A forked process is a worker only if it finds a link of its own.
     def begin_anew():
-        global modules
-        modules = None
+        global import_times
+        import_times = None
         nonlocal first, count
         first, count = nobody, None
 

@@ -95,15 +95,13 @@ TEST(StandbyCore, LooksSoonerWhenTheWorkersAreInTheirSteps) {
 }
 
 Core first_from_zygote() {
-  return Core(
-      {.wanted = 2, .modules = kModules, .learns = true, .starts_first = true, .why_none = ""});
+  return Core({.wanted = 2, .modules = kModules, .starts_first = true, .why_none = ""});
 }
 
 Core loading_first() {
   Core core = first_from_zygote();
   EXPECT_THAT(core.step(RoundBegins{}), ElementsAre(StartTrial{}, ArmTimer{kTrialLimit}));
   EXPECT_TRUE(core.delays_start());
-  EXPECT_TRUE(core.wants_list());
   core.step(ZygoteHeld{});
   EXPECT_THAT(core.step(ZygoteEnded{ExitStatus::killed(SIGKILL)}),
               ElementsAre(StartZygote{}, ArmTimer{kFirstLimit}));
@@ -121,46 +119,11 @@ TEST(StandbyCore, TheFirstWorkersComeFromTheZygote) {
   core.step(StandbyTaken{});
   core.step(StandbyTaken{});
   EXPECT_THAT(core.step(RoundRuns{}), ElementsAre(ArmTimer{kRefill}));
-  EXPECT_THAT(core.step(TimerFired{.is_list_to_come = true}),
-              ElementsAre(ForkStandby{}, ForkStandby{}, ArmTimer{kSettle}));
+  EXPECT_THAT(core.step(TimerFired{}), ElementsAre(ForkStandby{}, ForkStandby{}));
   core.step(StandbyWaits{});
   EXPECT_THAT(core.step(StandbyWaits{}), tells("2 wait for a restart"));
-  EXPECT_THAT(core.step(TimerFired{.is_list_to_come = true}), ElementsAre(ArmTimer{kSettle * 2}));
-  EXPECT_THAT(core.step(WorkersStep{}), ElementsAre(ArmTimer{kSettleInSteps}));
-  EXPECT_THAT(core.step(TimerFired{.learned = {"torch", "einops"}}),
-              ElementsAre(LoadModules{kModules, {"einops"}}, ArmTimer{kLoadLimit}));
-  EXPECT_EQ(core.waiting(), 2);
-  EXPECT_THAT(core.step(ZygoteReady{}),
-              ElementsAre(DisarmTimer{}, EndStandbys{}, ForkStandby{}, ForkStandby{}));
+  EXPECT_THAT(core.step(WorkersStep{}), IsEmpty());
   EXPECT_THAT(core.step(RoundBegins{}), IsEmpty()) << "a restart";
-}
-
-TEST(StandbyCore, TheFirstWorkersWhoseZygoteHasLoadedAllKeepIt) {
-  Core core = loading_first();
-  core.step(ZygoteReady{});
-  for (int i = 0; i < 2; ++i) core.step(StandbyWaits{});
-  for (int i = 0; i < 2; ++i) core.step(StandbyTaken{});
-  core.step(RoundRuns{});
-  core.step(TimerFired{});
-  for (int i = 0; i < 2; ++i) core.step(StandbyWaits{});
-  EXPECT_THAT(core.step(TimerFired{.learned = {"torch"}}), IsEmpty());
-}
-
-TEST(StandbyCore, AListThatWasLearnedBeforeTheZygoteIsNotAskedForAgain) {
-  Core core = first_from_zygote();
-  core.step(RoundBegins{});
-  core.step(ZygoteEnded{ExitStatus::killed(SIGKILL)});
-  EXPECT_FALSE(core.delays_start());
-  const TimerFired told{.learned = {"einops"}};
-  core.step(RoundRuns{});
-  EXPECT_THAT(core.step(told), ElementsAre(StartTrial{}, ArmTimer{kTrialLimit}));
-  core.step(ZygoteHeld{});
-  core.step(ZygoteEnded{ExitStatus::killed(SIGKILL)});
-  EXPECT_THAT(core.step(ZygoteHeld{}), ElementsAre(LoadModules{kModules, {"einops"}}));
-  core.step(ZygoteReady{});
-  for (int i = 0; i < 2; ++i) core.step(StandbyWaits{});
-  core.step(StandbyTaken{});
-  EXPECT_THAT(core.step(told), ElementsAre(ForkStandby{})) << "no other zygote";
 }
 
 TEST(StandbyCore, TheFirstWorkersStartByExecWhereTheZygoteFails) {
@@ -227,82 +190,42 @@ TEST(StandbyCore, LeavesOutTheModuleThatIsToBlame) {
   const auto actions = core.step(ZygoteUnfit{"accelerate", "accelerate reads RANK"});
   EXPECT_THAT(actions, AllOf(Contains(Action(EndZygote{})), Contains(Action(StartZygote{})),
                              tells("accelerate reads RANK")));
-  EXPECT_THAT(core.step(ZygoteHeld{}), ElementsAre(LoadModules{{"torch", "torch._dynamo"}}));
+  EXPECT_THAT(core.step(ZygoteHeld{}),
+              ElementsAre(LoadModules{{"torch", "torch._dynamo"}, {"accelerate"}}));
 }
 
-const std::vector<std::string> kLearned{"torch.optim.adamw", "lightning.fabric",
-                                        "lightning.pytorch", "accelerate", "transformers.trainer"};
+TEST(StandbyCore, WhatTheZygoteHasFoundInTheProgramsTextIsLeftOutLikewise) {
+  Core core = loading();
+  const auto actions = core.step(ZygoteUnfit{"lightning", "it reads SLURM_PROCID"});
+  EXPECT_THAT(actions, AllOf(Contains(Action(EndZygote{})), Contains(Action(StartZygote{})),
+                             Contains(VariantWith<Tell>(Field(&Tell::is_bad, false)))))
+      << "nobody has asked for it";
+  EXPECT_THAT(core.step(ZygoteHeld{}), ElementsAre(LoadModules{kModules, {"lightning"}}));
+  EXPECT_THAT(core.left_out(), ElementsAre("lightning"));
+}
 
-Core learning() { return Core({.wanted = 2, .modules = kModules, .learns = true, .why_none = ""}); }
-
-Core loading_learned() {
-  Core core = learning();
-  core.step(RoundRuns{});
-  core.step(TimerFired{.learned = kLearned});
+TEST(StandbyCore, AProgramThatChangesWhatOnePackageSeesGetsStandbysWithoutIt) {
+  Core core = ready();
+  core.step(StandbyTaken{});
+  core.step(StandbyTaken{});
+  EXPECT_THAT(core.step(StartedAnew{"datasets", "the program sets HF_HOME"}),
+              AllOf(Contains(Action(EndZygote{})), Contains(Action(EndStandbys{})),
+                    Contains(Action(ArmTimer{kSettle})), tells("datasets no longer")));
+  EXPECT_THAT(core.step(StartedAnew{"datasets", "the program sets HF_HOME"}), IsEmpty())
+      << "the other rank";
+  core.step(TimerFired{});
   core.step(ZygoteHeld{});
   core.step(ZygoteEnded{ExitStatus::killed(SIGKILL)});
-  return core;
-}
-
-TEST(StandbyCore, WaitsForTheListOfTheFirstWorkerButNotForEver) {
-  Core core = learning();
-  EXPECT_TRUE(core.wants_list());
-  core.step(RoundRuns{});
-  EXPECT_THAT(core.step(TimerFired{.is_list_to_come = true}), ElementsAre(ArmTimer{kSettle * 2}));
-  int looks = 1;
-  while (core.step(TimerFired{.is_list_to_come = true}).front() != Action(StartTrial{})) ++looks;
-  EXPECT_EQ(looks, 5);
-  EXPECT_FALSE(core.wants_list());
-}
-
-TEST(StandbyCore, LoadsWhatTheFirstWorkerHadImported) {
-  Core core = loading_learned();
-  EXPECT_THAT(core.step(ZygoteHeld{}),
-              ElementsAre(LoadModules{kModules,
-                                      {"torch.optim.adamw", "lightning.fabric", "lightning.pytorch",
-                                       "transformers.trainer"}}));
-}
-
-TEST(StandbyCore, APackageThatWasLearnedAndIsUnfitIsLeftOut) {
-  Core core = loading_learned();
-  const auto actions = core.step(ZygoteUnfit{"lightning.fabric", "it reads RANK"});
-  EXPECT_THAT(actions, AllOf(Contains(Action(EndZygote{})), Contains(Action(StartZygote{}))));
-  EXPECT_THAT(actions, Not(tells("RANK"))) << "nobody has asked for it";
-  EXPECT_THAT(core.step(ZygoteHeld{}),
-              ElementsAre(LoadModules{kModules, {"torch.optim.adamw", "transformers.trainer"}}));
-  core.step(ZygoteUnfit{"torch.optim.adamw", "it reads RANK"});
-  EXPECT_THAT(core.step(ZygoteHeld{}),
-              ElementsAre(LoadModules{kModules, {"transformers.trainer"}}));
-}
-
-TEST(StandbyCore, WithoutAllThatWasLearnedThenTheFirstAlone) {
-  Core core = loading_learned();
-  EXPECT_THAT(core.step(ZygoteUnfit{"", "it starts a thread"}),
-              tells("load less: it starts a thread"));
-  EXPECT_THAT(core.step(ZygoteHeld{}), ElementsAre(LoadModules{kModules}));
-  EXPECT_THAT(core.step(ZygoteUnfit{"", "it starts a thread"}), tells("torch alone"));
-}
-
-TEST(StandbyCore, AProgramThatSetsWhatALearnedModuleHasReadGetsOthers) {
-  Core core = loading_learned();
-  core.step(ZygoteHeld{});
+  EXPECT_THAT(core.step(ZygoteHeld{}), ElementsAre(LoadModules{kModules, {"datasets"}}));
   core.step(ZygoteReady{});
-  const auto actions = core.step(StartedAnew{"the program sets HF_HOME"});
-  EXPECT_THAT(actions, AllOf(Contains(Action(EndZygote{})), Contains(Action(EndStandbys{})),
-                             Contains(Action(ArmTimer{kSettle})), tells("load less")));
-  EXPECT_FALSE(core.wants_list()) << "it would be the same again";
-  core.step(TimerFired{.learned = kLearned});
-  core.step(ZygoteHeld{});
-  core.step(ZygoteEnded{ExitStatus::killed(SIGKILL)});
-  EXPECT_THAT(core.step(ZygoteHeld{}), ElementsAre(LoadModules{kModules}));
-  core.step(ZygoteReady{});
-  EXPECT_THAT(core.step(StartedAnew{"the program sets OMP_NUM_THREADS"}), tells("no standbys"));
+  EXPECT_THAT(core.step(StartedAnew{"torch", "the program sets OMP_NUM_THREADS"}),
+              tells("no standbys"));
 }
 
 TEST(StandbyCore, LoadsTheFirstAloneThenNothing) {
   Core core = loading();
   EXPECT_THAT(core.step(ZygoteUnfit{"", "it starts a thread"}), tells("torch alone"));
-  EXPECT_THAT(core.step(ZygoteHeld{}), ElementsAre(LoadModules{{"torch"}}));
+  EXPECT_THAT(core.step(ZygoteHeld{}), ElementsAre(LoadModules{{"torch"}, {"*"}}));
   const auto actions = core.step(ZygoteUnfit{"", "it starts a thread"});
   EXPECT_THAT(actions, tells("no standbys: it starts a thread"));
   EXPECT_THAT(actions, Not(Contains(Action(StartZygote{}))));
@@ -374,12 +297,12 @@ TEST(StandbyCore, LostOnesAreReplacedAFewTimes) {
 TEST(StandbyCore, AProgramThatStartsAnewGetsNoMore) {
   Core core = ready();
   core.step(StandbyTaken{});
-  EXPECT_THAT(core.step(StartedAnew{"the program sets OMP_NUM_THREADS"}),
+  EXPECT_THAT(core.step(StartedAnew{"torch", "the program sets OMP_NUM_THREADS"}),
               AllOf(Contains(Action(EndZygote{})), Contains(Action(EndStandbys{})),
                     tells("the program sets OMP_NUM_THREADS")));
   EXPECT_EQ(core.waiting(), 0);
   EXPECT_THAT(core.step(RoundRuns{}), IsEmpty());
-  EXPECT_THAT(core.step(StartedAnew{"again"}), IsEmpty());
+  EXPECT_THAT(core.step(StartedAnew{"torch", "again"}), IsEmpty());
 }
 
 TEST(StandbyCore, NothingIsLeftWhenTheJobIsOver) {

@@ -1,0 +1,2 @@
+import multiprocessing
+lock = multiprocessing.get_context("fork").Lock()

@@ -1,0 +1,3 @@
+import sys
+print("printed while it is imported")
+print("and to stderr", file=sys.stderr)

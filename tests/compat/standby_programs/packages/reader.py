@@ -1,0 +1,2 @@
+import os
+RANK = int(os.environ.get("RANK", -1))

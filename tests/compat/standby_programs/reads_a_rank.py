@@ -1,0 +1,6 @@
+import reader
+import torch
+print(reader.RANK, torch.__name__)
+
+import said
+said.end()
