@@ -74,7 +74,7 @@ install(FILES ${PROJECT_BINARY_DIR}/share/ddprun@.service DESTINATION lib/system
         COMPONENT service)
 
 if(DDPRUN_WORKER_LIB)
-  set(_worker ddprun_worker ddprun_nccl_module ddprun_rendezvous_store_client ddprun_rendezvous_store_wire
+  set(_worker ddprun_worker ddprun_standby ddprun_nccl_module ddprun_rendezvous_store_client ddprun_rendezvous_store_wire
               ddprun_rendezvous_common ddprun_rendezvous_common_worker_abi ddprun_options)
   foreach(room ${DDPRUN_WORKER_ROOMS})
     list(APPEND _worker ddprun_worker_lib_${room})
@@ -86,7 +86,7 @@ if(DDPRUN_WORKER_LIB)
               DESTINATION include/ddprun COMPONENT worker FILES_MATCHING PATTERN "*.h")
     endif()
   endforeach()
-  add_custom_target(ddprun_worker_package DEPENDS ddprun_worker_lib_train)
+  add_custom_target(ddprun_worker_package DEPENDS ddprun_worker_lib_train ddprun_standby)
   install(TARGETS ${_worker} EXPORT ddprun_worker ARCHIVE DESTINATION lib COMPONENT worker)
   if(TARGET ddprun_nccl)
     add_dependencies(ddprun_worker_package ddprun_nccl)

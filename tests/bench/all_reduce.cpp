@@ -60,7 +60,7 @@ int main(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
 
   const auto begun = Clock::now();
-  ddprun::Context context({.backend = ddprun::backend_from(backend)});
+  ddprun::Context context({.backend = ddprun::backend_from(backend), .ignore_sigpipe = true});
   const auto joined = Clock::now();
   const double join_ms = milliseconds_between(greatest(context, begun), greatest(context, joined));
   std::string medians;

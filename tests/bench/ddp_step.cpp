@@ -232,7 +232,8 @@ int main(int argc, char** argv) {
     measure_all(alone);
     return 0;
   }
-  ddprun::ContextOptions options{.backend = ddprun::backend_from(backend)};
+  ddprun::ContextOptions options{.backend = ddprun::backend_from(backend),
+                                 .keep_freed_memory = true};
   if (options.backend != ddprun::Backend::kNccl) options.device = torch::kCPU;
   return ddprun::run(argc, argv, measure_all, options);
 }

@@ -72,5 +72,6 @@ void train(ddprun::Context& context, const std::string& folder) {
 
 int main(int argc, char** argv) {
   if (argc != 2) return 2;
-  return ddprun::run(argc, argv, [&](ddprun::Context& context) { train(context, argv[1]); });
+  return ddprun::run(argc, argv, [&](ddprun::Context& context) { train(context, argv[1]); },
+                     {.keep_freed_memory = true});
 }

@@ -278,13 +278,14 @@ int main(int argc, char** argv) {
       ->check(CLI::NonNegativeNumber);
   app.add_option("--backend", settings.backend, "gloo or shm");
   CLI11_PARSE(app, argc, argv);
-  return ddprun::run(argc, argv,
-                     [&](ddprun::Context& context) {
-                       if (settings.compare > 0) {
-                         compare(settings, context);
-                       } else {
-                         train(settings, context);
-                       }
-                     },
-                     {.backend = ddprun::backend_from(settings.backend)});
+  return ddprun::run(
+      argc, argv,
+      [&](ddprun::Context& context) {
+        if (settings.compare > 0) {
+          compare(settings, context);
+        } else {
+          train(settings, context);
+        }
+      },
+      {.backend = ddprun::backend_from(settings.backend), .keep_freed_memory = true});
 }

@@ -3,12 +3,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "rendezvous/net/listener.h"
 #include "tests/support/job.h"
+#include "tests/support/temporary_tree.h"
 
 namespace ddprun::test {
 namespace {
@@ -30,6 +32,28 @@ TEST(CollectivesExample, RunsOnThreeRanksUnderDdprun) {
   Job job(ddprun({"--nproc-per-node=3"}, {DDPRUN_COLLECTIVES, "gloo"}));
   ASSERT_EQ(job.wait(), exited(0)) << job.err();
   EXPECT_THAT(job.out(), AllOf(HasSubstr("all_reduce           [30, 33]\n"), EndsWith(kLastLine)));
+}
+
+TEST(CollectivesExample, StartsItsOwnWorkersWhereNoLauncherDid) {
+  const std::string three = "DDPRUN_NPROC_PER_NODE=3";
+  Job job({"env", three, DDPRUN_COLLECTIVES, "gloo"});
+  ASSERT_EQ(job.wait(), exited(0)) << job.err();
+  EXPECT_THAT(job.out(), AllOf(HasSubstr("all_reduce           [30, 33]\n"), EndsWith(kLastLine)));
+  Command two = ddprun({"--nproc-per-node=2"}, {DDPRUN_COLLECTIVES, "gloo"});
+  two.insert(two.begin(), {"env", three});
+  Job under_a_launcher(two);
+  ASSERT_EQ(under_a_launcher.wait(), exited(0)) << under_a_launcher.err();
+  EXPECT_THAT(under_a_launcher.out(), AllOf(Not(HasSubstr("[30, 33]")), EndsWith(kLastLine)));
+}
+
+TEST(CollectivesExample, SaysWhatIsMissingWhereThereIsNoLauncher) {
+  const TemporaryTree folder;
+  const std::filesystem::path alone = std::filesystem::path(folder.path()) / "collectives";
+  std::filesystem::copy_file(DDPRUN_COLLECTIVES, alone);
+  Job job({"env", "PATH=/nowhere", "DDPRUN_NPROC_PER_NODE=3", alone.string()});
+  EXPECT_EQ(job.wait(), exited(2));
+  EXPECT_THAT(job.err(), HasSubstr("there is no " + (alone.parent_path() / "ddprun").string() +
+                                   " and no ddprun on PATH"));
 }
 
 TEST(CollectivesExample, RunsOverSharedMemory) {

@@ -205,7 +205,7 @@ TEST(ReplaceTrainTest, AKeptValueThatChangesAfterBackwardIsAnErrorInTheFirstStep
       {"stranger",
        "Recoverable::run() was given an optimizer that this Recoverable does not carry"}};
   for (const auto& [way, what] : whats) {
-    Job job(ddprun({"--nproc-per-node=2", "--standby=auto", "--no-python"},
+    Job job(ddprun({"--nproc-per-node=2", "--standby=auto", "--max-restarts=1", "--no-python"},
                    {DDPRUN_UNREPLACEABLE, way}));
     EXPECT_EQ(job.wait(kTime), exited(2)) << job.err();
     EXPECT_THAT(job.err(), HasSubstr(what));

@@ -254,13 +254,14 @@ void shut_down(ProcessGroup& group) {
 void close_connections(ProcessGroup& group) { group.getBackend(c10::DeviceType::CPU)->abort(); }
 
 void interrupt(const std::vector<c10::intrusive_ptr<ProcessGroup>>& groups) {
-  detail::interrupt_gloo("the group is made anew");
+  if (detail::interrupt_gloo != nullptr) detail::interrupt_gloo("the group is made anew");
   for (const auto& group : groups) close_connections(*group);
 }
 
 bool can_be_interrupted(ProcessGroup& group) {
   const auto backend = group.getBackend(c10::DeviceType::CPU);
-  return dynamic_cast<GlooBackend*>(backend.get()) == nullptr || detail::can_interrupt_gloo();
+  if (dynamic_cast<GlooBackend*>(backend.get()) == nullptr) return true;
+  return detail::can_interrupt_gloo != nullptr && detail::can_interrupt_gloo();
 }
 
 namespace {

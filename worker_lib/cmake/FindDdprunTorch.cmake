@@ -5,11 +5,15 @@
 #   ddprun::torch_cuda  the same and libtorch_cuda with the headers of CUDA and NCCL; only for the NCCL
 #                       module, and only there when those headers are
 #
-# In:  DDPRUN_TORCH_DIR, the folder that holds include/ and lib/ (default: the torch of .venv)
+# In:  DDPRUN_TORCH_DIR, the folder that holds include/ and lib/ (default: the one that the project's find_package(Torch)
+#      has found, which leaves it in TORCH_INSTALL_PREFIX; else the torch of .venv)
 # Out: DDPRUN_TORCH_VERSION, DDPRUN_TORCH_FOUND_DIR, DDPRUN_TORCH_HAS_CUDA
 set(_least 2.11)
 
 set(_dir "${DDPRUN_TORCH_DIR}")
+if(NOT _dir)
+  set(_dir "${TORCH_INSTALL_PREFIX}")
+endif()
 if(NOT _dir)
   file(GLOB _found LIST_DIRECTORIES true
        "${PROJECT_SOURCE_DIR}/.venv/lib/python3*/site-packages/torch")

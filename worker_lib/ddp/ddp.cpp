@@ -134,6 +134,10 @@ struct GradientReducer::Parts {
     group = its_group.process_group();
   }
   std::shared_ptr<Recovery> recovery() const { return detail::ContextAccess::recovery(*calls); }
+  // A member that is a reference to its buffer's place may have been assigned another tensor.
+  void look_up_buffers() {
+    if (options.broadcast_buffers) buffers = module->buffers();
+  }
   bool is_to_broadcast_buffers() const {
     return must_broadcast_buffers && options.broadcast_buffers && !buffers.empty();
   }
@@ -238,7 +242,7 @@ GradientReducer::GradientReducer(const torch::nn::Module& module, Group& group,
   verify_same_model(group, module, options);
   parts.parameters = parameters_of(module);
   refuse_sparse_over_nccl(parts.parameters, *parts.group);
-  for (const auto& item : module.named_buffers()) parts.buffers.push_back(item.value());
+  parts.look_up_buffers();
   parts.broadcast_module(0);
   parts.make_reducer({});
 }
@@ -259,6 +263,7 @@ void GradientReducer::before_forward() {
   if (is_grad_enabled) {
     parts.name_missing_gradients([&] { parts.reducer->rebuild_buckets(); });
   }
+  parts.look_up_buffers();
   if (parts.is_to_broadcast_buffers()) {
     // In a join rank 0 may be through, and its buffers old.
     const int root = parts.join ? parts.greatest(parts.group->getRank()) : 0;
@@ -330,6 +335,7 @@ void GradientReducer::Parts::tell_that_this_rank_trains() {
 // The collectives of one step of those that still train, with zeros for gradients.
 void GradientReducer::Parts::shadow_step() {
   reducer->rebuild_buckets();
+  look_up_buffers();
   if (is_to_broadcast_buffers()) {
     c10d::broadcast_coalesced(group, buffers, kBroadcastBytes, greatest(-1));
   }

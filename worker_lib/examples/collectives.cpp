@@ -192,7 +192,7 @@ class Tour {
 }  // namespace
 
 int main(int argc, char** argv) {
-  ddprun::ContextOptions options;
+  ddprun::ContextOptions options{.nproc_per_node = 1};  // or DDPRUN_NPROC_PER_NODE
   try {
     if (argc > 1) options.backend = ddprun::backend_from(argv[1]);
   } catch (const ddprun::UsageError& error) {

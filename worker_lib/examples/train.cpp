@@ -339,7 +339,8 @@ int main(int argc, char** argv) {
     return app.exit(error) == 0 ? 0 : kWrongUsage;
   }
   try {
-    const ddprun::ContextOptions options{.backend = ddprun::backend_from(settings.backend)};
+    const ddprun::ContextOptions options{.backend = ddprun::backend_from(settings.backend),
+                                         .keep_freed_memory = true};
     // Before the Context: standbys are forked there, and have it.
     const FashionMnist train = load(settings, Split::kTrain);
     const FashionMnist test = load(settings, Split::kTest);

@@ -79,6 +79,7 @@ bool is_prepared_standby(const AgentLink* link) {
 
 // Why ranks cannot be replaced in place, as far as it is known before the groups are made; a sentence.
 std::string why_not_recoverable(const Environment& environment, Backend backend, bool is_given) {
+  if (!zygote::is_linked()) return "it is not linked with ddprun::standby";
   if (backend == Backend::kNccl) return "its ranks communicate over NCCL";
   if (is_given) return "the program has brought a store of its own";
   if (!environment.agent_hosts_store) {
@@ -121,15 +122,6 @@ std::string host_of_store(const Environment& environment, bool is_given) {
   if (!environment.store_file.empty()) return "the file system of " + environment.store_file;
   if (environment.agent_hosts_store) return "the launcher's agent at " + place;
   return "rank 0, at " + place;
-}
-
-// Gloo and LibTorch's store write to sockets without asking for no SIGPIPE: when a peer ends at the
-// wrong moment, the default action would end this process without a word. Python ignores it too.
-void survive_broken_connections() {
-  struct sigaction now {};
-  if (::sigaction(SIGPIPE, nullptr, &now) != 0 || now.sa_handler != SIG_DFL) return;
-  now.sa_handler = SIG_IGN;
-  ::sigaction(SIGPIPE, &now, nullptr);
 }
 
 constexpr char kGroupName[] = "ddprun";
@@ -185,7 +177,7 @@ Context::Context(Environment environment, c10::intrusive_ptr<c10d::Store> store,
       link_(AgentLink::open(environment_.link_fd, environment_.link_page_fd)),
       leave_vote_(std::make_unique<LeaveVote>(link_ != nullptr)),
       store_(std::move(store)) {
-  if (is_distributed()) survive_broken_connections();
+  if (options.ignore_sigpipe) detail::ignore_sigpipe();
   if (link_) link_->enter(WorkerPhase::kJoining);
   const auto begun = std::chrono::steady_clock::now();
   const Backend backend = choose_backend(options.backend, options.device);
@@ -300,6 +292,13 @@ bool Context::should_leave() {
 }
 
 namespace detail {
+
+void ignore_sigpipe() {
+  struct sigaction now {};
+  if (::sigaction(SIGPIPE, nullptr, &now) != 0 || now.sa_handler != SIG_DFL) return;
+  now.sa_handler = SIG_IGN;
+  ::sigaction(SIGPIPE, &now, nullptr);
+}
 
 bool ContextAccess::is_told_to_leave(Context& context) {
   if (!context.link_) return false;

@@ -13,6 +13,9 @@ class Recovery;
 
 namespace detail {
 
+// ContextOptions::ignore_sigpipe.
+void ignore_sigpipe();
+
 struct ContextAccess {
   static AgentLink* link(Context& context) { return context.link_.get(); }
   // This process, from here on also by its link.

@@ -1,21 +1,31 @@
 #include "ddprun/run.h"
 
 #include <c10/util/Type.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <exception>
 #include <filesystem>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
 #include <typeinfo>
 #include <utility>
+#include <vector>
 
+#include "rendezvous/common/worker_abi/worker_link.h"
+#include "rendezvous/common/worker_abi/zygote_protocol.h"
 #include "worker_lib/c10d/error_text.h"
 #include "worker_lib/group/context_access.h"
 #include "worker_lib/group/failure_diagnosis.h"
 #include "worker_lib/process/error_file.h"
+#include "worker_lib/process/slurm.h"
 #include "worker_lib/process/stderr_line.h"
 
 namespace ddprun::detail {
@@ -105,6 +115,46 @@ int report_current() {
   std::abort();
 }
 
+// A variable of this process' start. Not by getenv(): ddprun::standby takes a program that reads a worker's variables
+// before its Context for one that must not be forked.
+std::optional<std::string> variable(std::string_view name) {
+  for (char** each = ::environ; each != nullptr && *each != nullptr; ++each) {
+    const std::string_view text(*each);
+    if (text.starts_with(name) && text.substr(name.size()).starts_with('=')) {
+      return std::string(text.substr(name.size() + 1));
+    }
+  }
+  return std::nullopt;
+}
+
+bool has_launcher(const ContextOptions& options) {
+  const bool is_told = options.init_method.url != "env://" || options.init_method.rank ||
+                       options.init_method.world_size;
+  return is_told || variable("RANK") || slurm_environment(variable) ||
+         variable(zygote::kSocketVariable) || variable(link::kSocketVariable);
+}
+
+// Becomes the launcher, if so many are to run; returns if this process is to do it alone.
+void start_own_workers(int argc, char** argv, const ContextOptions& options) {
+  const std::optional<std::string> asked = variable("DDPRUN_NPROC_PER_NODE");
+  const std::string count = asked.value_or(std::to_string(options.nproc_per_node));
+  if (count == "1" || has_launcher(options)) return;
+  const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe");
+  const std::filesystem::path beside = self.parent_path() / "ddprun";
+  std::vector<std::string> arguments{"ddprun", "--nproc-per-node=" + count, "--no-python",
+                                     self.string()};
+  arguments.insert(arguments.end(), argv + std::min(argc, 1), argv + argc);
+  std::vector<char*> pointers;
+  for (std::string& argument : arguments) pointers.push_back(argument.data());
+  pointers.push_back(nullptr);
+  ::execv(beside.c_str(), pointers.data());
+  ::execvp("ddprun", pointers.data());
+  throw UsageError("this program starts " + count +
+                   " workers of itself by ddprun, but there is no " + beside.string() +
+                   " and no ddprun on PATH that can be executed (" + std::strerror(errno) +
+                   "): install ddprun, or set DDPRUN_NPROC_PER_NODE=1 for one process");
+}
+
 }  // namespace
 
 int call(Context& context, const std::function<int()>& f) {
@@ -125,11 +175,13 @@ int call(Context& context, const std::function<int()>& f) {
   }
 }
 
-int run(const char* program, const std::function<int()>& joined) {
-  running_program = program;
+int run(int argc, char** argv, const ContextOptions& options, const std::function<int()>& joined) {
+  running_program = argc > 0 ? argv[0] : "program";
   is_reported = false;
   handler_before = std::set_terminate(terminated);
   try {
+    if (options.nproc_per_node > 0) start_own_workers(argc, argv, options);
+    ignore_sigpipe();
     return joined();
   } catch (...) {
     return report_current();

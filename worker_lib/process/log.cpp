@@ -1,11 +1,12 @@
 #include "worker_lib/process/log_setup.h"
 
 #include <fcntl.h>
+#include <spdlog/logger.h>
 #include <spdlog/sinks/base_sink.h>
-#include <spdlog/spdlog.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <filesystem>
 #include <memory>
@@ -56,6 +57,18 @@ spdlog::level::level_enum to_spdlog(log::Level level) {
   return kLevels[static_cast<std::size_t>(level)];
 }
 
+constexpr char kPatternBeforeContext[] = "%H:%M:%S.%e %L %v";
+
+// Not spdlog's default logger, which is the program's.
+std::atomic<std::shared_ptr<spdlog::logger>>& own_logger() {
+  static std::atomic<std::shared_ptr<spdlog::logger>> logger = [] {
+    auto console = std::make_shared<LineSink>();
+    console->set_pattern(kPatternBeforeContext);
+    return std::make_shared<spdlog::logger>("ddprun", std::move(console));
+  }();
+  return logger;
+}
+
 }  // namespace
 
 void set_up_log(int rank, int world_size, const LogOptions& options) {
@@ -75,7 +88,7 @@ void set_up_log(int rank, int world_size, const LogOptions& options) {
     logger->sinks().push_back(std::move(sink));
     logger->set_level(file_level);
   }
-  spdlog::set_default_logger(std::move(logger));
+  own_logger().store(std::move(logger));
 }
 
 namespace log {
@@ -87,10 +100,10 @@ std::optional<Level> level_from(std::string_view name) {
   return static_cast<Level>(found - kNames);
 }
 
-bool is_on(Level level) { return spdlog::default_logger_raw()->should_log(to_spdlog(level)); }
+bool is_on(Level level) { return own_logger().load()->should_log(to_spdlog(level)); }
 
 void write(Level level, const std::string& text) {
-  spdlog::default_logger_raw()->log(to_spdlog(level), "{}", text);
+  own_logger().load()->log(to_spdlog(level), "{}", text);
 }
 
 }  // namespace log

@@ -121,6 +121,7 @@ void for_each_descriptor(const std::function<void(int, const struct stat&)>& f) 
 
 // A sentence; empty: it may.
 std::string why_unfit(int own_socket, bool is_allowed) {
+  if (!is_linked()) return "the program is not linked with ddprun::standby";
   if (!is_allowed) return "the program says that it must not be forked (can_be_standby)";
   if (const char* const variable = variable_read_early()) {
     return std::string("the program reads ") + variable + " before its Context";
@@ -323,7 +324,7 @@ void wait_for_rank(bool is_allowed) {
   static bool is_first = true;
   if (!std::exchange(is_first, false)) return;
   UniqueFd agent = socket_of_zygote();
-  would_wait = is_allowed && variable_read_early() == nullptr;
+  would_wait = is_allowed && is_linked() && variable_read_early() == nullptr;
   if (!agent) return;
   try {
     Zygote(std::move(agent), is_allowed).run();

@@ -15,7 +15,8 @@ void wait_for_rank(bool is_allowed);
 bool can_be_zygote();
 
 // Of a worker's variables, the first one that the program itself has asked for before
-// wait_for_rank(); null: none. A zygote has no answer.
-const char* variable_read_early();
+// wait_for_rank(); null: none. A zygote has no answer. In ddprun::standby: without it nothing is forked.
+[[gnu::weak]] const char* variable_read_early();
+inline bool is_linked() { return variable_read_early != nullptr; }
 
 }  // namespace ddprun::zygote

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <exception>
+#include <csignal>
 #include <functional>
 #include <thread>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
@@ -44,6 +45,7 @@ inline void run_rank_threads(
     const std::function<Environment(int rank)>& environment_of = [](int) { return Environment{}; },
     int ranks_per_node = ranks_per_node_under_test()) {
   switch_flight_recorder_off();
+  ::signal(SIGPIPE, SIG_IGN);  // as run() does
   std::vector<std::string> thrown(static_cast<std::size_t>(world_size));
   std::vector<std::thread> threads;
   threads.reserve(static_cast<std::size_t>(world_size));

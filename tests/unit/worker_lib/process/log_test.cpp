@@ -4,6 +4,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <spdlog/spdlog.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -70,6 +71,12 @@ TEST(Log, TheMainProcessSaysInfoAndTheOthersOnlyWarnings) {
                 say_everything();
               }),
               Not(HasSubstr("rank")));
+}
+
+TEST(Log, TheDefaultLoggerOfSpdlogStaysTheProgramsOwn) {
+  const auto before = spdlog::default_logger();
+  set_up_log(0, 2);
+  EXPECT_EQ(spdlog::default_logger(), before);
 }
 
 TEST(Log, ALevelThatIsAskedForIsEveryRanks) {

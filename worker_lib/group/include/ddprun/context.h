@@ -59,16 +59,24 @@ struct ContextOptions {
   // Of memory shared with the other ranks of the node, for every rank of every group over shm: at most
   // a fifth for messages. What is larger goes through it in pieces.
   std::size_t shared_bytes_per_rank = std::size_t{2560} << 10;
-  // Up to 256 MiB that this process frees stay with it for its next step, where the device is the CPU;
-  // else the system takes them and gives them back page by page. The first 192 MiB are asked for in huge
-  // pages. Not where the environment tunes malloc.
-  bool keep_freed_memory = true;
+  // Tunes malloc of the whole process, where the device is the CPU: up to 256 MiB that the process frees stay
+  // with it for its next step, and the first 192 MiB are asked for in huge pages. Without it the system takes them
+  // and gives them back page by page: a seventh of the step of a small CNN, and 12 ms of a restart. Not where the
+  // environment tunes malloc.
+  bool keep_freed_memory = false;
+  // SIGPIPE, of the whole process, is ignored if it has its default action. Gloo and LibTorch's store write to
+  // sockets without asking for no signal: when a peer ends at the wrong moment, a process with the default action
+  // ends without a word. Python ignores it, and run() does.
+  bool ignore_sigpipe = false;
   // Every rank's log lines, from info on, also into a file there (log.h); also by DDPRUN_LOG_DIR.
   std::string log_folder = {};
-  // With ddprun --standby: the processes of a restart are forked from one that has run the program up to
-  // this Context (run.h). false: each runs it from the beginning, because something before the Context
-  // must happen in each of them.
+  // With ddprun --standby, in a program that is linked with ddprun::standby: the processes of a restart are forked
+  // from one that has run the program up to this Context (run.h). false: each runs it from the beginning, because
+  // something before the Context must happen in each of them.
   bool can_be_standby = true;
+  // For run() (run.h), where no launcher has started this process: so many workers of this program are to run
+  // on this node. The variable DDPRUN_NPROC_PER_NODE, if it is set, has the number instead. 0: only ever this process.
+  int nproc_per_node = 0;
 };
 
 class Context : public Group {

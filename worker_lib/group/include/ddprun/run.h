@@ -6,14 +6,23 @@
 //     return ddprun::run(argc, argv, [&](ddprun::Context& context) { train(context); });
 //   }
 //
+// Without a launcher (no RANK, no step of Slurm) and with ContextOptions::nproc_per_node, or DDPRUN_NPROC_PER_NODE in
+// the environment of a program that has this option, the process becomes a launcher of its own workers: it executes the
+// `ddprun` beside it or on PATH with itself as the program, before anything is joined. ddprun's options are then the
+// variables DDPRUN_MAX_RESTARTS and so on. Under a launcher the option does nothing.
+//
+//   return ddprun::run(argc, argv, train, {.nproc_per_node = 4});  // ./train
+//
+// SIGPIPE is ignored if it has its default action (ContextOptions::ignore_sigpipe says why).
+//
 // Exit code: what f returns (0 if it returns nothing); 2 for a UsageError, before or in f; 1 for
 // any other exception. What f throws is also told to the other ranks, whose own failure then says
 // which rank it was and why; an error of a connection that f lets through is made into a Failure
 // that names the missing rank. When a thread of LibTorch lets an exception escape, which ends the
 // process by SIGABRT, the error file and the others get its text too.
 //
-// Under `ddprun --standby` the workers of a restart may be forks of one process that has run the
-// program up to its first Context, without a rank. ContextOptions::can_be_standby = false prevents it;
+// Under `ddprun --standby` the workers of a restart of a program that is linked with ddprun::standby may be forks of one
+// process that has run the program up to its first Context, without a rank. ContextOptions::can_be_standby = false prevents it;
 // a program that reads a variable of a worker (RANK) before, has a second thread, a GPU, a socket or a
 // pipe there is started by exec, as without --standby. What such a fork has that is not of its own:
 //   - memory, with malloc's state, static objects and the main thread's thread_local ones: as the
@@ -38,7 +47,7 @@ namespace ddprun {
 
 namespace detail {
 
-int run(const char* program, const std::function<int()>& joined);
+int run(int argc, char** argv, const ContextOptions& options, const std::function<int()>& joined);
 // Calls f, and leaves; tells the other ranks if it throws.
 int call(Context& context, const std::function<int()>& f);
 
@@ -55,7 +64,7 @@ concept ReturnsExitCode = requires(Function& f, Context& context) {
 
 template <typename Function>
 int run(int argc, char** argv, Function&& f, const ContextOptions& options = {}) {
-  return detail::run(argc > 0 ? argv[0] : "program", [&]() -> int {
+  return detail::run(argc, argv, options, [&]() -> int {
     Context context(options);
     return detail::call(context, [&]() -> int {
       if constexpr (detail::ReturnsNothing<Function>) {

@@ -7,8 +7,7 @@
 // appended to, a line by one write(2) again, so restarts and readers (tail -f) do no harm.
 // DDPRUN_LOG_LEVEL=debug, info, warning or error: from there on, on every rank, in both places.
 //
-// The lines go through spdlog's default logger, so a program may use spdlog itself in sources that
-// do not include Torch (whose package brings an fmt of its own). Any thread.
+// The lines go through a logger of this library: spdlog's default logger stays the program's. Any thread.
 //
 //   ddprun::log::info("epoch ", epoch, ": loss ", loss);
 #pragma once
