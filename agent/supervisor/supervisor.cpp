@@ -86,7 +86,6 @@ int Supervisor::run() {
     store_.prepare([this](const Result<void>& prepared) {
       prepared ? find_leader() : cannot_run(prepared.error());
     });
-    if (!core_.is_over()) queries_.open();
   } else {
     cannot_run(ready.error());
   }
@@ -114,6 +113,7 @@ Result<void> Supervisor::prepare() {
   auto prepared = workers_.prepare(std::move(offer), memory_.for_workers());
   if (!prepared) return prepared;
   memory_.keeper_runs();
+  queries_.open();  // a file server may hold it: until the next line a signal ends this process
   if (auto handled = handle_signals(); !handled) return handled;
   observers_.job_started(/*has_status_line=*/console_.can_have_live_line(Stream::kStderr) &&
                          output_.owns_terminals(job_.local_world_size));
