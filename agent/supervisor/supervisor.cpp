@@ -108,6 +108,7 @@ Result<void> Supervisor::prepare() {
     if (!recorder) return fail(std::move(recorder.error()));
     recorder_ = std::move(*recorder);
     recorder_->note(NodeBegan{node_config(job_)});
+    recorder_->note(ResponseBegan{job_.hangs.restarts});
   }
   auto offer = memory_.prepare();
   auto prepared = workers_.prepare(std::move(offer), memory_.for_workers());
@@ -383,7 +384,14 @@ HangResponse::Hooks Supervisor::hang_response_hooks() {
                 hangs_.confirm(hung, std::move(done));
               },
           .end = [this](const EndHung& question) { return end_hung(question); },
-          .warn = [log = log_](std::string_view sentence) { log.warn(sentence); }};
+          .warn = [log = log_](std::string_view sentence) { log.warn(sentence); },
+          .record =
+              [this](const hang_response::Event& event, std::size_t actions) {
+                // The end of a round changes nothing unless something was found in it.
+                const bool matters =
+                    actions > 0 || !std::holds_alternative<hang_response::RoundOver>(event);
+                if (recorder_ && matters) recorder_->note(ResponseInput{event}, actions);
+              }};
 }
 
 // Which rank a client is, the store does not know. Of other nodes' clients nothing is said.
