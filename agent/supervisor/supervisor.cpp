@@ -314,6 +314,7 @@ HangWatch::Hooks Supervisor::hang_hooks() {
           [this](std::function<void(JobStatus)> done) {
             queries_.query().job_status(std::move(done));
           },
+      .tell_first_node = [this] { queries_.query().tell_first(R"({"ask":"waits"})"); },
       .waits =
           [this](const rdzv::WaitingFor& wait) {
             log_.write(Log::Level::kInfo, sentence(wait));
@@ -510,6 +511,7 @@ QueryPort::Access Supervisor::query_access() {
               [this](const StackQuery& question, StackRequest::Done done) {
                 workers_.show_stacks(question, std::move(done));
               },
+          .others_wait = [this] { hangs_.others_wait(); },
           .end_hung = [this](const EndHung& question) { return end_hung(question); },
           .stop = [this](const std::string& by) { return stop_job(by); },
           .restart = [this](const std::string& by) { return restart_round(by); },
