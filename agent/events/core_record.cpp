@@ -299,12 +299,63 @@ static void fields(auto& json, Is<CallsSeen> auto& seen) {
   json("ranks", seen.ranks);
 }
 
+// ---- inputs of the core that follows verdicts: what it decides by
+
+constexpr std::array<std::string_view, std::variant_size_v<hang_response::Event>> kResponseEvents{
+    "found",     "waits",        "stacks_taken",   "reported",
+    "confirmed", "end_answered", "response_timer", "round_over"};
+
+static void fields(auto& json, Is<hang_response::Found> auto& found) {
+  json("case", found.id);
+  json("why", found.hung.why);
+  json("basis", found.hung.basis);
+  json("ranks", found.hung.ranks);
+}
+static void fields(auto& json, Is<hang_response::Waits> auto& waits) {
+  json("case", waits.id);
+  json("missing", waits.wait.missing);
+}
+static void fields(auto& json, Is<hang_response::StacksTaken> auto& taken) {
+  json("case", taken.id);
+}
+static void fields(auto& json, Is<hang_response::Reported> auto& reported) {
+  json("case", reported.id);
+  json("culprits", reported.culprits);
+}
+static void fields(auto& json, Is<hang_response::Confirmed> auto& confirmed) {
+  json("case", confirmed.id);
+  json("is_so", confirmed.is_so);
+}
+static void fields(auto& json, Is<hang_response::EndAnswered::Refusal> auto& refusal) {
+  json("ranks", refusal.ranks);
+  json("why", refusal.why);
+}
+static void fields(auto& json, Is<hang_response::EndAnswered> auto& answered) {
+  json("case", answered.id);
+  json("known", answered.known);
+  json("refused", answered.refused);
+}
+static void fields(auto& json, Is<hang_response::TimerExpired> auto& expired) {
+  json("case", expired.id);
+}
+static void fields(auto&, Is<hang_response::RoundOver> auto&) {}
+
+static void fields(auto& json, Is<ResponseBegan> auto& began) { json("config", began.ends); }
+static void fields(JsonWriter& json, const ResponseInput& input) {
+  json("event", kResponseEvents[input.event.index()]);
+  std::visit([&json](const auto& event) { fields(json, event); }, input.event);
+}
+static void fields(const JsonReader& json, ResponseInput& input) {
+  read_event(json, kResponseEvents, input.event);
+}
+
 static void fields(auto& json, Is<InputsLost> auto& lost) { json("lost", lost.count); }
 
 // ---- lines
 
 static void fields(JsonWriter& line, const RecordedStep& step) {
-  constexpr std::string_view kCores[] = {"group", "round", "group", "round", "none", "hang"};
+  constexpr std::string_view kCores[] = {"group", "round", "group",    "round",
+                                         "none",  "hang",  "response", "response"};
   static_assert(std::size(kCores) == std::variant_size_v<Recorded>, "in the order of the variant");
   line("unix_us", step.unix_us);
   line("core", kCores[step.what.index()]);
@@ -322,6 +373,9 @@ static void fields(const JsonReader& line, RecordedStep& step) {
   } else if (core == "round") {
     begins ? fields(line, step.what.emplace<RoundBegan>())
            : fields(line, step.what.emplace<rdzv::RoundInput>());
+  } else if (core == "response") {
+    begins ? fields(line, step.what.emplace<ResponseBegan>())
+           : fields(line, step.what.emplace<ResponseInput>());
   } else if (core == "hang") {
     fields(line, step.what.emplace<CallsSeen>());
   } else if (core == "none") {

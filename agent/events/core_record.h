@@ -3,7 +3,7 @@
 // has the format.
 //
 // Each line is a JSON object. `core` is "group" (an agent), "round" (the leader), "hang" (what the ranks
-// were doing) or "none" (lines were lost). The first line of each core has its `config`, the others have an input and the number
+// were doing), "response" (what follows verdicts) or "none" (lines were lost). The first line of each core has its `config`, the others have an input and the number
 // of decisions that followed. Messages are base64 of their frames in the round protocol.
 #pragma once
 
@@ -15,6 +15,7 @@
 #include <variant>
 #include <vector>
 
+#include "agent/core/hang_response_core.h"
 #include "agent/core/node_core.h"
 #include "rendezvous/common/result.h"
 #include "rendezvous/round/hang_core.h"
@@ -32,6 +33,12 @@ struct RoundBegan {
 struct NodeInput {
   NodeEvent event;
 };
+struct ResponseBegan {  // the core that follows verdicts that ranks hang
+  bool ends = false;
+};
+struct ResponseInput {
+  hang_response::Event event;
+};
 struct InputsLost {  // were not recorded, because the disk was too slow
   std::uint64_t count = 0;
 };
@@ -44,8 +51,8 @@ struct CallsSeen {
   rdzv::HangRules rules = {};
   std::vector<rdzv::RankCalls> ranks = {};
 };
-using Recorded =
-    std::variant<NodeBegan, RoundBegan, NodeInput, rdzv::RoundInput, InputsLost, CallsSeen>;
+using Recorded = std::variant<NodeBegan, RoundBegan, NodeInput, rdzv::RoundInput, InputsLost,
+                              CallsSeen, ResponseBegan, ResponseInput>;
 
 struct RecordedStep {
   std::int64_t unix_us = 0;

@@ -18,6 +18,8 @@
 #include <tuple>
 #include <utility>
 
+#include "rendezvous/common/unfinished_file.h"
+
 namespace ddprun::agent {
 namespace {
 
@@ -115,7 +117,6 @@ Output::Output(boost::asio::any_io_executor executor, Console& console, const Ou
       folders_(executor, "ddprun-folders") {}
 
 Output::~Output() {
-  remove_error_files();
   workers_.clear();
   undelivered_.clear();
   opened_.clear();
@@ -417,19 +418,18 @@ std::string Output::error_file_of(std::uint64_t round, int local_rank) const {
          "_error.json";
 }
 
-void Output::remove_error_files() {
-  for (const auto& [local_rank, worker] : workers_) remove_error_file(local_rank, worker);
-  error_file_prefix_.clear();
-}
-
 void Output::remove_error_file(int local_rank, const Worker& worker) {
   if (error_file_prefix_.empty()) return;
-  for (const std::string& file : {error_file_of(worker.round, local_rank), worker.error_file}) {
-    if (file.empty()) continue;
-    ::unlink(file.c_str());
-    // worker_lib's, of a worker that was killed while it wrote.
-    ::unlink((file + ".unfinished").c_str());
-  }
+  const auto remove =
+      [files = std::vector{error_file_of(worker.round, local_rank), worker.error_file}] {
+        for (const std::string& file : files) {
+          if (file.empty()) continue;
+          ::unlink(file.c_str());
+          ::unlink((file + kUnfinishedErrorFile).c_str());
+        }
+        return true;
+      };
+  folders_.run<bool>(remove, [](bool) {});
 }
 
 void Output::set_error_file(int local_rank, std::string path) {

@@ -102,10 +102,8 @@ class Output {
   std::string log_directory_of(int local_rank) const;
   // For TORCHELASTIC_ERROR_FILE; its folder exists. Empty with --log-dir /dev/null.
   std::string error_file_of(std::uint64_t round, int local_rank) const;
-  // Whether error files are temporary (see above). If the agent is killed, the keeper removes them.
+  // Whether error files are temporary (see above). The keeper removes those of the last round.
   bool removes_error_files() const { return !error_file_prefix_.empty(); }
-  // To be called when nobody will read them; else they are removed when this object is destroyed.
-  void remove_error_files();
   // The process that has taken this worker's place in its round writes another one, which is removed likewise.
   void set_error_file(int local_rank, std::string path);
 

@@ -1,6 +1,7 @@
 #include "agent/process/keeper.h"
 
 #include <fcntl.h>
+#include <limits.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -12,7 +13,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <chrono>
+#include <cstring>
 #include <ctime>
 #include <new>
 #include <span>
@@ -23,31 +24,42 @@
 #include "agent/process/control_group.h"
 #include "rendezvous/common/open_files.h"
 #include "rendezvous/common/signals_blocked.h"
+#include "rendezvous/common/unfinished_file.h"
 
 namespace ddprun::agent {
 namespace {
 
 using namespace std::chrono_literals;
-using Clock = std::chrono::steady_clock;  // read by a system call only
 
 // How long to wait for killed processes to end. One that hangs in the kernel, or is not reaped,
 // does not end.
 constexpr auto kPatience = 250ms;
 constexpr auto kControlGroupPatience = 1000ms;
+// How long the agent waits for the keeper at its own end: for all of these, and for slow files.
+constexpr auto kCleaningLimit = 5s;
 
 // A leader is no child of the keeper: without a pidfd nothing tells of its end.
-void await_leader(pid_t group, Clock::time_point until) {
+void await_leader(pid_t group, Keeper::Clock::time_point until) {
   const int fd = static_cast<int>(::syscall(SYS_pidfd_open, group, 0));
   pollfd end{fd, POLLIN, 0};
-  const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(until - Clock::now());
+  const auto left =
+      std::chrono::duration_cast<std::chrono::milliseconds>(until - Keeper::Clock::now());
   if (fd < 0 || ::poll(&end, 1, static_cast<int>(std::max(left, 0ms).count())) < 0) {
-    while (::kill(group, 0) == 0 && Clock::now() < until) ::usleep(1000);
+    while (::kill(group, 0) == 0 && Keeper::Clock::now() < until) ::usleep(1000);
   }
   if (fd >= 0) ::close(fd);
 }
 
-void await_group(pid_t group, Clock::time_point until, MemoryHolder& memory) {
-  while (::kill(-group, 0) == 0 && Clock::now() < until) memory.pause(1ms);
+// With what worker_lib leaves of a file if its process is killed while it writes.
+void remove_file(const char* file) {
+  std::array<char, PATH_MAX + sizeof kUnfinishedErrorFile> unfinished;
+  ::stpcpy(::stpcpy(unfinished.data(), file), kUnfinishedErrorFile);
+  ::unlink(file);
+  ::unlink(unfinished.data());
+}
+
+void await_group(pid_t group, Keeper::Clock::time_point until, MemoryHolder& memory) {
+  while (::kill(-group, 0) == 0 && Keeper::Clock::now() < until) memory.pause(1ms);
 }
 
 }  // namespace
@@ -74,7 +86,7 @@ void Keeper::keep(int pipe_fd, int cleaned_fd) const {
   };
   const auto remove_files = [this] {
     for (std::size_t i = 0; i < count_; ++i) {
-      if (entries_[i].file[0] != '\0') ::unlink(entries_[i].file);
+      if (entries_[i].file[0] != '\0') remove_file(entries_[i].file);
     }
   };
   each_group([](pid_t group) { ::kill(-group, SIGKILL); });
@@ -145,15 +157,22 @@ void Keeper::Unmap::operator()(Entry* entries) const { ::munmap(entries, bytes);
 Keeper::~Keeper() {
   if (!entries_) return;
   let_go();
-  if (pid_ > 0) ::kill(pid_, SIGCONT);  // somebody may have stopped it
-  if (offer_ && !is_memory_dropped_) {
-    char nothing = 0;
-    while (::read(cleaned_.get(), &nothing, 1) < 0 && errno == EINTR) {
-    }
-    if (pid_ > 0) reaped(pid_, WNOHANG);
-    return;
+  if (pid_ <= 0) return;
+  ::kill(pid_, SIGCONT);  // it may have been stopped
+  if (!has_cleaned_by(Clock::now() + kCleaningLimit)) return;
+  const bool holds_memory = offer_ && !is_memory_dropped_;
+  if (!holds_memory) ::kill(pid_, SIGKILL);  // it has nothing left to do, and may be stopped again
+  reaped(pid_, holds_memory ? WNOHANG : 0);
+}
+
+// If it has not, a file server holds it, or it was stopped once more. It goes on when it can, without this process.
+bool Keeper::has_cleaned_by(Clock::time_point until) const {
+  pollfd cleaned{cleaned_.get(), POLLIN, 0};
+  for (;;) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now());
+    const int ready = ::poll(&cleaned, 1, static_cast<int>(std::max(left, 0ms).count()));
+    if (ready >= 0 || errno != EINTR) return ready > 0;
   }
-  if (pid_ > 0) reaped(pid_, 0);
 }
 
 void Keeper::drop_memory() {

@@ -15,6 +15,7 @@
 #include <sys/types.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <memory>
 #include <optional>
@@ -36,15 +37,19 @@ class Keeper {
   // Forks a keeper with room for `slots` groups, and a file for each.
   static Result<Keeper> start(std::size_t slots, std::optional<MemoryOffer> offer = std::nullopt);
 
+  using Clock = std::chrono::steady_clock;  // read by a system call only
+
   Keeper(Keeper&&) = default;
-  // The keeper kills and removes what is still registered, and is reaped, unless it holds the memory.
+  // The keeper kills and removes what is still registered, and is reaped, unless it holds the memory. This waits for
+  // it, but not for ever: the files that it removes may be on a file server that does not answer.
   ~Keeper();
 
   pid_t pid() const { return pid_; }
 
   Slot& slot(std::size_t index) { return entries_[index].group; }
 
-  // A file of the worker in that slot, which the keeper removes; an absolute path, or empty.
+  // A file of the worker in that slot, which the keeper removes, with what is left of it if it is not finished; an
+  // absolute path, or empty.
   void set_file(std::size_t index, std::string_view path) { set_path(index, path); }
 
   // Paths of the workers' control group, and of the one that follows it; empty: none. Set a path
@@ -86,6 +91,7 @@ class Keeper {
   [[noreturn]] void keep(int pipe_fd, int cleaned_fd) const;
   void tell_to_drop();
   void set_path(std::size_t index, std::string_view path);
+  bool has_cleaned_by(Clock::time_point until) const;
 
   std::unique_ptr<Entry[], Unmap> entries_;  // null: moved from
   std::size_t count_;

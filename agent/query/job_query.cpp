@@ -80,6 +80,12 @@ void JobQuery::ask(std::optional<NodeId> peer, std::string text, std::function<v
   leader->ask({id, peer, std::move(text)});
 }
 
+void JobQuery::tell_first(std::string text) {
+  if (rdzv::Leader* const leader = access_.leader()) {
+    leader->ask({++last_id_, rdzv::kFirstNode, std::move(text)});
+  }
+}
+
 void JobQuery::take(rdzv::PeerAck asked) {
   const auto found = pending_.find(asked.id);
   if (found == pending_.end()) return;

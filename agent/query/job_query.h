@@ -51,6 +51,9 @@ class JobQuery final : public JobView {
   void ask(std::optional<NodeId> peer, std::string text, std::function<void(Outcome)> done,
            std::chrono::milliseconds patience = kPatience);
 
+  // To the first node of the round (rdzv::kFirstNode). No answer comes, and it may be lost.
+  void tell_first(std::string text);
+
   // Sets how this node answers questions of this kind, except "status"; the reply may come later.
   using Reply = std::function<void(std::string)>;
   void answer_with(std::string ask, std::function<void(std::string_view question, Reply)> handler);

@@ -77,7 +77,11 @@ std::string last_line_of(int file) {
 
 PreparedStandbys::PreparedStandbys(boost::asio::io_context& io, bool are_wanted,
                                    int local_world_size, Hooks hooks)
-    : io_(io), hooks_(std::move(hooks)), core_(are_wanted, local_world_size), timer_(io) {}
+    : io_(io),
+      hooks_(std::move(hooks)),
+      core_(are_wanted, local_world_size),
+      timer_(io),
+      calls_(io.get_executor(), "ddprun-prepared") {}
 
 void PreparedStandbys::post(prepared::Event event) {
   events_.push_back(std::move(event));
@@ -149,13 +153,24 @@ Result<void> PreparedStandbys::make(int local_rank) {
   return {};
 }
 
-void PreparedStandbys::on_hello(Standby& standby) {
+// The file system of the program may not answer.
+void PreparedStandbys::on_hello(const Standby& standby) {
   if (standby.waits || !standby.link->is_prepared()) return;
-  if (!run_the_same(standby.process->pid(), hooks_.worker(standby.local_rank))) {
+  const pid_t pid = standby.process->pid();
+  calls_.run<bool>(
+      [pid, worker = hooks_.worker(standby.local_rank)] { return run_the_same(pid, worker); },
+      [this, pid](bool runs_the_same) { on_looked(pid, runs_the_same); });
+}
+
+void PreparedStandbys::on_looked(pid_t pid, bool runs_the_same) {
+  const auto standby = std::ranges::find_if(
+      standbys_, [pid](const Standby& each) { return each.process && each.process->pid() == pid; });
+  if (standby == standbys_.end() || standby->waits) return;
+  if (!runs_the_same) {
     return post(prepared::Cannot{"its file has changed since the workers were started"});
   }
-  standby.waits = true;
-  post(prepared::Waits{standby.local_rank, hooks_.is_blank_coming()});
+  standby->waits = true;
+  post(prepared::Waits{standby->local_rank, hooks_.is_blank_coming()});
 }
 
 void PreparedStandbys::on_end(Standby& standby, ExitStatus status) {
@@ -166,7 +181,7 @@ void PreparedStandbys::on_end(Standby& standby, ExitStatus status) {
 }
 
 void PreparedStandbys::forget(const Standby& standby) {
-  if (!standby.error_file.empty()) ::unlink(standby.error_file.c_str());
+  if (!standby.error_file.empty()) hooks_.remove_file(standby.error_file);
   standbys_.remove_if([&standby](const Standby& each) { return &each == &standby; });
 }
 
@@ -177,7 +192,7 @@ void PreparedStandbys::perform(const prepared::EndAll&) {
     ending_.push_back(std::move(standby.process));
     *standby.on_end = [this, place = std::prev(ending_.end()),
                        error_file = standby.error_file](ExitStatus) {
-      if (!error_file.empty()) ::unlink(error_file.c_str());
+      if (!error_file.empty()) hooks_.remove_file(error_file);
       ending_.erase(place);
       hooks_.reaped();
     };

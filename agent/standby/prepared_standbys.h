@@ -17,6 +17,7 @@
 #include <string_view>
 
 #include "agent/core/prepared_core.h"
+#include "agent/loop/blocking_calls.h"
 #include "agent/loop/timer.h"
 #include "agent/process/process.h"
 #include "agent/process/worker_link.h"
@@ -38,10 +39,11 @@ class PreparedStandbys {
     std::function<Result<std::unique_ptr<WorkerProcess>>(const ProcessSpec&, WorkerProcess::OnEnd,
                                                          WorkerProcess::OnStarted)>
         start;
-    std::function<pid_t(int local_rank)> worker;  // that it may replace; 0: none
-    std::function<bool()> is_replacing;           // as prepared::TimerFired has it
-    std::function<bool()> is_blank_coming;        // likewise
-    std::function<void()> reaped;                 // a child of this object was reaped
+    std::function<pid_t(int local_rank)> worker;               // that it may replace; 0: none
+    std::function<void(const std::string& path)> remove_file;  // without waiting for it
+    std::function<bool()> is_replacing;                        // as prepared::TimerFired has it
+    std::function<bool()> is_blank_coming;                     // likewise
+    std::function<void()> reaped;                              // a child of this object was reaped
     std::function<void(std::string_view sentence)> tell;
   };
   PreparedStandbys(boost::asio::io_context& io, bool are_wanted, int local_world_size, Hooks hooks);
@@ -90,7 +92,8 @@ class PreparedStandbys {
   void post(prepared::Event event);
 
   Result<void> make(int local_rank);
-  void on_hello(Standby& standby);
+  void on_hello(const Standby& standby);
+  void on_looked(pid_t pid, bool runs_the_same);
   void on_end(Standby& standby, ExitStatus status);
   void forget(const Standby& standby);
   const Standby* find(int local_rank) const;
@@ -101,6 +104,7 @@ class PreparedStandbys {
   Timer timer_;
   std::deque<prepared::Event> events_;  // that the core has not seen yet
   bool is_stepping_ = false;
+  BlockingCalls calls_;  // the programs that processes run
   std::list<Standby> standbys_;
   std::list<std::unique_ptr<WorkerProcess>> ending_;  // killed, until they are reaped
 };

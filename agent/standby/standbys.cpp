@@ -30,6 +30,8 @@ namespace {
 
 using rdzv::UniqueFd;
 
+// The files of a program that are not seen by then may have changed.
+constexpr std::chrono::milliseconds kLookLimit{2'000};
 constexpr std::size_t kZygoteSlot = 0;
 // Those that wait, and those that have become workers: they keep theirs.
 constexpr std::size_t kSlotsPerStandby = 2;
@@ -107,7 +109,8 @@ Standbys::Standbys(boost::asio::io_context& io, const Job& job, std::string agen
       agent_id_(std::move(agent_id)),
       hooks_(std::move(hooks)),
       core_(job.standbys),
-      timer_(io) {
+      timer_(io),
+      calls_(io.get_executor(), "ddprun-standby") {
   if (core_.wanted() > 0 && wants_python_hooks(job)) {
     imports_file_ = UniqueFd(::memfd_create("ddprun-imports", MFD_CLOEXEC));
   }
@@ -125,12 +128,22 @@ std::size_t Standbys::slots(const Job& job) {
 
 void Standbys::round_begins(std::function<void()> ready) {
   ready_ = std::move(ready);
+  look_at_program();
   post(standby::RoundBegins{});
 }
 
-void Standbys::round_runs() {
-  is_unchanged_ = false;
-  post(standby::RoundRuns{});
+// Python's standbys look themselves, at what the program is about to import.
+void Standbys::look_at_program() {
+  if (!job_.standbys.is_program || core_.waiting() == 0) return;
+  is_looking_ = true;
+  calls_.run<std::string>(
+      kLookLimit, [loaded = loaded_] { return loaded.changed(); },
+      [this](const std::optional<std::string>& changed) {
+        is_looking_ = false;
+        const std::string file = changed.value_or(job_.program.path);
+        if (!file.empty()) return post(standby::ProgramChanged{file});
+        start_when_ready();
+      });
 }
 
 void Standbys::job_is_over() {
@@ -173,13 +186,34 @@ void Standbys::post(standby::Event event) {
     }
   }
   is_stepping_ = false;
-  if (ready_ && !core_.delays_start()) std::exchange(ready_, nullptr)();
+  start_when_ready();
+}
+
+void Standbys::start_when_ready() {
+  if (ready_ && !is_looking_ && !core_.delays_start()) std::exchange(ready_, nullptr)();
 }
 
 void Standbys::perform(const standby::ArmTimer& action) {
   timer_.arm(action.after, [this] {
-    post(standby::TimerFired{hooks_.are_workers_starting(), hooks_.why_program_is_none()});
+    if (!job_.standbys.is_program) return on_timer("");
+    calls_.run<std::string>(why_program_is_none(),
+                            [this](const std::string& why) { on_timer(why); });
   });
+}
+
+void Standbys::on_timer(const std::string& why_program_is_none) {
+  post(standby::TimerFired{hooks_.are_workers_starting(), why_program_is_none});
+}
+
+// A standby would not run a script around the program, which may do anything with a rank.
+std::function<std::string()> Standbys::why_program_is_none() const {
+  return [worker = hooks_.worker_like_a_zygote(), program = job_.program]() -> std::string {
+    if (worker == 0) {
+      return program.name + " has not said that it can wait for a rank, as ddprun::run() does";
+    }
+    if (runs(worker, program.path)) return "";
+    return "the workers do not run " + program.path + " itself, or it has changed";
+  };
 }
 
 void Standbys::add_imports_file(ProcessSpec& spec) const {
@@ -267,9 +301,6 @@ void Standbys::on_message_of_zygote(const zygote::Header& header, std::string_vi
     case zygote::Kind::kHello:
       return post(standby::ZygoteHeld{});
     case zygote::Kind::kReady:
-      if (job_.standbys.is_program && zygote_.process) {
-        loaded_ = LoadedFiles::of(zygote_.process->pid());
-      }
       return on_ready(lines_of(printable_lines(text)));
     case zygote::Kind::kUnfit: {
       const std::size_t end = std::min(text.find('\0'), text.size());
@@ -282,12 +313,22 @@ void Standbys::on_message_of_zygote(const zygote::Header& header, std::string_vi
 }
 
 void Standbys::on_ready(std::vector<std::string> lines) {
-  if (!job_.standbys.is_program && !lines.empty()) {
-    std::istringstream packages(lines.front());
-    loaded_packages_.assign(std::istream_iterator<std::string>(packages), {});
-    lines.erase(lines.begin());
+  if (!job_.standbys.is_program) {
+    if (!lines.empty()) {
+      std::istringstream packages(lines.front());
+      loaded_packages_.assign(std::istream_iterator<std::string>(packages), {});
+      lines.erase(lines.begin());
+    }
+    return post(standby::ZygoteReady{std::move(lines)});
   }
-  post(standby::ZygoteReady{std::move(lines)});
+  if (!zygote_.process) return post(standby::ZygoteReady{std::move(lines)});
+  const pid_t pid = zygote_.process->pid();
+  calls_.run<LoadedFiles>([pid] { return LoadedFiles::of(pid); },
+                          [this, pid, lines = std::move(lines)](LoadedFiles loaded) {
+                            if (!zygote_.process || zygote_.process->pid() != pid) return;
+                            loaded_ = std::move(loaded);
+                            post(standby::ZygoteReady{lines});
+                          });
 }
 
 void Standbys::on_zygote_end(standby::Event how) {
@@ -420,7 +461,7 @@ std::atomic<pid_t>* Standbys::free_slot() const {
 
 std::unique_ptr<WorkerProcess> Standbys::take(const ProcessSpec& spec,
                                               WorkerProcess::OnEnd on_end) {
-  if (spec.waits_for_debugger || has_program_changed()) return nullptr;
+  if (spec.waits_for_debugger) return nullptr;
   for (Standby& standby : standbys_) {
     if (standby.state != Standby::State::kWaiting || !become(standby, spec)) continue;
     *standby.child.on_end = std::move(on_end);
@@ -429,15 +470,6 @@ std::unique_ptr<WorkerProcess> Standbys::take(const ProcessSpec& spec,
     return std::move(standby.child.process);
   }
   return nullptr;
-}
-
-// Looks once in a round. Python's standbys look themselves, at what the program is about to import.
-bool Standbys::has_program_changed() {
-  if (!job_.standbys.is_program || core_.waiting() == 0 || is_unchanged_) return false;
-  const std::string changed = loaded_.changed();
-  is_unchanged_ = changed.empty();
-  if (!is_unchanged_) post(standby::ProgramChanged{changed});
-  return !is_unchanged_;
 }
 
 bool Standbys::become(Standby& standby, const ProcessSpec& spec) {

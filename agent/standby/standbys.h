@@ -19,6 +19,7 @@
 
 #include "agent/core/standby_core.h"
 #include "agent/job.h"
+#include "agent/loop/blocking_calls.h"
 #include "agent/loop/timer.h"
 #include "agent/process/process.h"
 #include "agent/standby/channel.h"
@@ -36,9 +37,10 @@ class Standbys {
     std::function<rdzv::UniqueFd()> next_control_group;  // as ChildReaper's
     // As every worker gets them; null: none does.
     std::function<void(ProcessSpec&, ChildEnvironment&)> add_python_hooks;
-    std::function<bool()> are_workers_starting;        // as standby::TimerFired has it
-    std::function<std::string()> why_program_is_none;  // no zygote; likewise
-    std::function<void()> reaped;                      // a child of this object was reaped
+    std::function<bool()> are_workers_starting;  // as standby::TimerFired has it
+    // A worker whose program has said that it can be a zygote; 0: there is none.
+    std::function<pid_t()> worker_like_a_zygote;
+    std::function<void()> reaped;  // a child of this object was reaped
     std::function<void(std::string_view sentence, bool is_bad)> tell;
   };
 
@@ -58,7 +60,7 @@ class Standbys {
   // from standbys can. One at a time.
   void round_begins(std::function<void()> ready);
   void do_not_begin() { ready_ = nullptr; }
-  void round_runs();
+  void round_runs() { post(standby::RoundRuns{}); }
   void workers_step() { post(standby::WorkersStep{}); }
   void job_is_over();
 
@@ -94,6 +96,8 @@ class Standbys {
   void perform(const standby::EndStandbys&);
   void perform(const standby::Tell& action) { hooks_.tell(action.sentence, action.is_bad); }
   void post(standby::Event event);
+  void start_when_ready();
+  void on_timer(const std::string& why_program_is_none);
 
   void start_zygote(bool is_trial);
   Result<void> try_to_start_zygote();
@@ -107,7 +111,8 @@ class Standbys {
   void on_closed(Standby& standby);
   void lose(Standby& standby);
   std::vector<ImportTime> repeated_imports() const;
-  bool has_program_changed();
+  void look_at_program();
+  std::function<std::string()> why_program_is_none() const;
   bool become(Standby& standby, const ProcessSpec& spec);
   void forget(const Standby& standby);
   void kill(Child child);
@@ -129,8 +134,9 @@ class Standbys {
   std::unique_ptr<Channel> zygote_channel_;
   Child zygote_;
   bool is_trial_ = false;
-  LoadedFiles loaded_;         // of a program that is its own zygote
-  bool is_unchanged_ = false;  // they are, in this round
+  LoadedFiles loaded_;       // what a program that is its own zygote has loaded
+  bool is_looking_ = false;  // whether it has changed, before a round
+  BlockingCalls calls_;      // these files may be on a file server
   // Also those that have become workers, as long as they may have something to say.
   std::list<Standby> standbys_;
   std::list<std::unique_ptr<WorkerProcess>> ending_;  // killed, until they are reaped

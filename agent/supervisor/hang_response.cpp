@@ -1,27 +1,17 @@
 #include "agent/supervisor/hang_response.h"
 
 #include <algorithm>
+#include <iterator>
 #include <memory>
 #include <utility>
+#include <variant>
 
 namespace ddprun::agent {
 namespace {
 
 using namespace std::chrono_literals;
 
-constexpr std::size_t kCasesMax = 8;
-constexpr std::size_t kQuestionsMax = 8;
-constexpr std::size_t kRanksMax = 64;  // of a question
-// A question may be lost, or a tool hold a rank: it is asked again so often, once a second.
-constexpr int kAttempts = 5;
-constexpr auto kEndPatience = 1s;
-
-// Those whose stacks are taken first.
-std::vector<int> culprits_of(const rdzv::Hung& hung) {
-  std::vector<int> ranks = hung.ranks;
-  if (ranks.size() > kRanksMax) ranks.resize(kRanksMax);
-  return ranks;
-}
+constexpr auto kEndPatience = 1s;  // for the answers of the nodes
 
 }  // namespace
 
@@ -30,160 +20,122 @@ RankStack stack_of(const WorkerStacks& worker) {
 }
 
 HangResponse::HangResponse(boost::asio::io_context& io, bool ends, Hooks hooks)
-    : io_(io), ends_(ends), hooks_(std::move(hooks)), again_(io) {}
-
-void HangResponse::forget() {
-  ++rounds_;
-  cases_.clear();
-  again_.cancel();
-}
+    : io_(io), hooks_(std::move(hooks)), core_(ends) {}
 
 void HangResponse::respond(const rdzv::Hung& hung, const JobStatus& status) {
-  Case added;
-  added.hung = hung;
-  added.status = status;
-  begin(std::move(added));
+  const CaseId id = new_case();
+  cases_.at(id).status = status;
+  post(hang_response::Found{id, hung});
 }
 
-void HangResponse::tell(const rdzv::WaitingFor& wait) {
-  if (wait.missing.empty()) return hooks_.wait_report(wait, {});
-  Case added;
-  added.hung.ranks = {wait.missing.front()};
-  added.wait = wait;
-  begin(std::move(added));
+HangResponse::CaseId HangResponse::new_case() {
+  const CaseId id{++last_case_};
+  cases_.try_emplace(id, io_);
+  return id;
 }
 
-void HangResponse::begin(Case added) {
-  if (cases_.size() >= kCasesMax) return;
-  cases_.push_back(std::move(added));
-  if (cases_.size() == 1) ask_first();
+void HangResponse::post(hang_response::Event event) {
+  events_.push_back(std::move(event));
+  if (std::exchange(is_stepping_, true)) return;
+  while (!events_.empty()) {
+    const hang_response::Event next = std::move(events_.front());
+    events_.pop_front();
+    const auto actions = core_.step(next);
+    hooks_.record(next, actions.size());
+    for (const hang_response::Action& action : actions) {
+      std::visit([this](const auto& each) { perform(each); }, action);
+    }
+  }
+  is_stepping_ = false;
 }
 
-void HangResponse::ask_first() { ask({culprits_of(cases_.front().hung), {}, /*is_brief=*/true}); }
-
-// Both answers come, or their limits.
-void HangResponse::ask(StackQuery question) {
-  cases_.front().awaited = 2;
-  const auto is_current = [this, round = rounds_] { return round == rounds_; };
-  hooks_.stacks(question,
-                lifetime_.guard([this, is_current](const std::vector<WorkerStacks>& stacks) {
-                  if (!is_current()) return;
-                  take(stacks);
-                  taken();
-                }));
+// Both answers come, or their limits: this node's, and those of all others.
+void HangResponse::perform(const hang_response::TakeStacks& action) {
+  const StackQuery question{action.ranks, action.without, /*is_brief=*/true};
+  cases_.at(action.id).awaited = 2;
+  const auto take = [this, id = action.id](const std::vector<WorkerStacks>& stacks, bool is_last) {
+    const auto found = cases_.find(id);
+    if (found == cases_.end()) return;
+    for (const WorkerStacks& worker : stacks) found->second.stacks[worker.rank] = stack_of(worker);
+    if (is_last && --found->second.awaited == 0) post(hang_response::StacksTaken{id});
+  };
+  hooks_.stacks(question, lifetime_.guard([take](const std::vector<WorkerStacks>& stacks) {
+    take(stacks, /*is_last=*/true);
+  }));
   hooks_.query().ask(std::nullopt, to_json(question),
-                     lifetime_.guard([this, is_current](const JobQuery::Outcome& outcome) {
-                       if (!is_current()) return;
-                       for (const auto& [id, text] : outcome.answers) {
-                         if (const auto stacks = worker_stacks_from(text)) take(*stacks);
+                     lifetime_.guard([take](const JobQuery::Outcome& outcome) {
+                       for (const auto& [node, text] : outcome.answers) {
+                         if (const auto stacks = worker_stacks_from(text)) take(*stacks, false);
                        }
-                       taken();
+                       take({}, /*is_last=*/true);
                      }),
                      kStackLimit + 1s);
 }
 
-void HangResponse::take(const std::vector<WorkerStacks>& stacks) {
-  for (const WorkerStacks& worker : stacks) {
-    cases_.front().stacks[worker.rank] = stack_of(worker);
-  }
+void HangResponse::perform(const hang_response::Report& action) {
+  Case& its = cases_.at(action.id);
+  its.report = make_hang_report(action.hung, its.status, its.stacks);
+  hooks_.report(its.report);
+  std::vector<std::vector<int>> culprits;
+  std::ranges::transform(its.report.culprits, std::back_inserter(culprits), &RanksAlike::ranks);
+  post(hang_response::Reported{action.id, std::move(culprits)});
 }
 
-// Those that hang come first: the tools for all others together may take longer than the limit.
-void HangResponse::taken() {
-  Case& current = cases_.front();
-  if (--current.awaited > 0) return;
-  if (current.wait) {
-    hooks_.wait_report(*current.wait, current.stacks);
-    return next();
-  }
-  if (!std::exchange(current.is_about_others, true)) {
-    return ask({{}, culprits_of(current.hung), /*is_brief=*/true});
-  }
-  const HangReport report = make_hang_report(current.hung, current.status, current.stacks);
-  hooks_.report(report);
-  const bool ends = ends_ && report.hung.is_verdict();
-  ends ? confirm(report, kAttempts) : next();
+void HangResponse::perform(const hang_response::ReportWait& action) {
+  hooks_.wait_report(action.wait, cases_.at(action.id).stacks);
 }
 
-void HangResponse::confirm(const HangReport& report, int attempts) {
-  hooks_.confirm(report.hung, lifetime_.guard([this, report, attempts,
-                                               round = rounds_](std::optional<bool> is_so) {
-    if (round != rounds_) return;
-    if (!is_so && attempts > 1) {
-      return again_.arm(kEndPatience, [this, report, attempts] { confirm(report, attempts - 1); });
-    }
-    const std::string who = rdzv::ranks_in_words(report.hung.ranks);
-    if (!is_so) {
-      hooks_.warn("a debugger holds a rank: " + who + " will not be killed");
-    } else if (*is_so) {
-      act(report);
-    } else {
-      hooks_.warn(who + " went on by " + (report.hung.ranks.size() == 1 ? "itself" : "themselves") +
-                  " meanwhile: nothing is done");
-    }
-    next();
+void HangResponse::perform(const hang_response::Confirm& action) {
+  hooks_.confirm(action.hung, lifetime_.guard([this, id = action.id](std::optional<bool> is_so) {
+    post(hang_response::Confirmed{id, is_so});
   }));
 }
 
-// A question for the ranks of each stack.
-void HangResponse::act(const HangReport& report) {
-  std::vector<EndHung> elsewhere;
-  for (std::size_t i = 0; i < std::min(report.culprits.size(), kQuestionsMax); ++i) {
-    const RanksAlike& group = report.culprits[i];
-    EndHung question{report.round, group.ranks, sentence(report.hung), group.stack};
-    // One is enough to end the round.
-    if (question.ranks.size() > kRanksMax) question.ranks.resize(kRanksMax);
-    heard(question, hooks_.end(question));
-    if (!question.ranks.empty()) elsewhere.push_back(std::move(question));
-  }
-  if (!elsewhere.empty()) end_elsewhere(std::move(elsewhere), kAttempts);
-}
-
-// What is left of the question after this answer.
-void HangResponse::heard(EndHung& question, const EndHungAnswer& answer) {
-  std::vector<int> here;
-  std::erase_if(question.ranks, [&](int rank) {
-    const bool is_here = std::ranges::count(answer.here, rank) > 0;
-    if (is_here) here.push_back(rank);
-    return is_here;
-  });
-  if (here.empty() || answer.refused.empty()) return;
-  hooks_.warn(rdzv::ranks_in_words(here) + " will not be killed: " + answer.refused);
-}
-
-// Until the nodes of all have answered.
-void HangResponse::end_elsewhere(std::vector<EndHung> questions, int attempts) {
-  struct Asked {
-    std::vector<EndHung> open;
-    std::size_t awaited = 0;
+// A question for the ranks of each stack, to this node first.
+void HangResponse::perform(const hang_response::End& action) {
+  const HangReport& report = cases_.at(action.id).report;
+  struct Answers {
+    hang_response::EndAnswered all;
+    std::function<void(hang_response::EndAnswered)> done;
+    void add(const std::vector<int>& asked, const EndHungAnswer& answer) {
+      std::vector<int> here;
+      std::ranges::copy_if(asked, std::back_inserter(here), [&](int rank) {
+        return std::ranges::count(answer.here, rank) > 0 &&
+               std::ranges::count(all.known, rank) == 0;
+      });
+      all.known.insert(all.known.end(), here.begin(), here.end());
+      if (!here.empty() && !answer.refused.empty()) all.refused.push_back({here, answer.refused});
+    }
+    ~Answers() { done(std::move(all)); }
   };
-  const auto asked = std::make_shared<Asked>();
-  asked->awaited = questions.size();
-  for (const EndHung& question : questions) {
-    const auto told = [this, asked, question, attempts,
-                       round = rounds_](const JobQuery::Outcome& outcome) {
-      if (round != rounds_) return;
-      EndHung left = question;
-      for (const auto& [id, text] : outcome.answers) {
-        if (const auto answer = end_hung_answer_from(text)) heard(left, *answer);
-      }
-      if (!left.ranks.empty()) asked->open.push_back(std::move(left));
-      if (--asked->awaited > 0 || asked->open.empty()) return;
-      if (attempts > 1) {
-        return again_.arm(kEndPatience, [this, open = asked->open, attempts] {
-          end_elsewhere(open, attempts - 1);
-        });
-      }
-      hooks_.warn(rdzv::ranks_in_words(asked->open.front().ranks) +
-                  " will not be killed: no node says that it has them");
-    };
-    hooks_.query().ask(std::nullopt, to_json(question), lifetime_.guard(told), kEndPatience);
+  // Held by every question: the last one tells.
+  const std::shared_ptr<Answers> answers(new Answers{
+      {action.id, {}, {}},
+      lifetime_.guard([this](hang_response::EndAnswered all) { post(std::move(all)); })});
+  for (const auto& ranks : action.ranks) {
+    const auto alike = std::ranges::find_if(report.culprits, [&](const RanksAlike& each) {
+      return std::ranges::count(each.ranks, ranks.front()) > 0;
+    });
+    const std::string stack = alike == report.culprits.end() ? "" : alike->stack;
+    EndHung question{report.round, ranks, sentence(report.hung), stack};
+    answers->add(ranks, hooks_.end(question));
+    std::erase_if(question.ranks,
+                  [&](int rank) { return std::ranges::count(answers->all.known, rank) > 0; });
+    if (question.ranks.empty()) continue;
+    hooks_.query().ask(
+        std::nullopt, to_json(question),
+        lifetime_.guard([answers, asked = question.ranks](const JobQuery::Outcome& outcome) {
+          for (const auto& [node, text] : outcome.answers) {
+            if (const auto answer = end_hung_answer_from(text)) answers->add(asked, *answer);
+          }
+        }),
+        kEndPatience);
   }
 }
 
-void HangResponse::next() {
-  cases_.pop_front();
-  if (!cases_.empty()) ask_first();
+void HangResponse::perform(const hang_response::ArmTimer& action) {
+  cases_.at(action.id).timer.arm(action.after,
+                                 [this, id = action.id] { post(hang_response::TimerExpired{id}); });
 }
 
 }  // namespace ddprun::agent

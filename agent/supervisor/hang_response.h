@@ -1,16 +1,17 @@
-// What follows the verdict that ranks hang: the stacks of these, and then those of all others, are taken, each
-// within a limit; the report is made; and, with --on-hang=restart, those that hang are killed on their nodes, if they still do
-// and it is a verdict. And what is told of a wait that lasts. One after the other. Owned by the Supervisor; event loop only.
+// What follows the verdict that ranks hang, and what is said of a wait that lasts: performs what hang_response::Core
+// decides. Owned by the Supervisor; event loop only.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
+#include <cstdint>
 #include <deque>
 #include <functional>
 #include <map>
 #include <optional>
-#include <string>
+#include <string_view>
 #include <vector>
 
+#include "agent/core/hang_response_core.h"
 #include "agent/failure/hang_report.h"
 #include "agent/loop/timer.h"
 #include "agent/query/hang_query.h"
@@ -34,44 +35,48 @@ class HangResponse {
     std::function<void(const rdzv::Hung&, std::function<void(std::optional<bool>)>)> confirm;
     std::function<EndHungAnswer(const EndHung&)> end;  // on this node
     std::function<void(std::string_view)> warn;
+    std::function<void(const hang_response::Event&, std::size_t actions)> record;
   };
-  // `ends`: those that hang are killed, if it is a verdict.
+  // `ends`: as hang_response::Core has it.
   HangResponse(boost::asio::io_context& io, bool ends, Hooks hooks);
 
   // `status`: by which it was found.
   void respond(const rdzv::Hung& hung, const JobStatus& status);
   // What is observed, with the stack of a rank that has not come. Nothing is done.
-  void tell(const rdzv::WaitingFor& wait);
+  void tell(const rdzv::WaitingFor& wait) { post(hang_response::Waits{new_case(), wait}); }
   // The round is over, or another one runs: what was found is of no interest any more.
-  void forget();
+  void forget() { post(hang_response::RoundOver{}); }
 
  private:
+  using CaseId = hang_response::CaseId;
   struct Case {
-    rdzv::Hung hung = {};
-    JobStatus status = {};
-    std::optional<rdzv::WaitingFor> wait = {};  // only that is told
-    std::map<int, RankStack> stacks = {};
-    bool is_about_others = false;  // what is asked now
-    int awaited = 0;               // answers: this node's stacks, and those of the other nodes
+    explicit Case(boost::asio::io_context& io) : timer(io) {}
+    JobStatus status;  // by which it was found
+    std::map<int, RankStack> stacks;
+    HangReport report;
+    int awaited = 0;  // answers to the question that was asked last
+    Timer timer;
   };
 
-  void begin(Case added);
-  void ask_first();
-  void ask(StackQuery question);
-  void take(const std::vector<WorkerStacks>& stacks);
-  void taken();
-  void confirm(const HangReport& report, int attempts);
-  void act(const HangReport& report);
-  void heard(EndHung& question, const EndHungAnswer& answer);
-  void end_elsewhere(std::vector<EndHung> questions, int attempts);
-  void next();
+  void post(hang_response::Event event);
+  void perform(const hang_response::TakeStacks& action);
+  void perform(const hang_response::Report& action);
+  void perform(const hang_response::ReportWait& action);
+  void perform(const hang_response::Confirm& action);
+  void perform(const hang_response::End& action);
+  void perform(const hang_response::Warn& action) { hooks_.warn(action.sentence); }
+  void perform(const hang_response::ArmTimer& action);
+  void perform(const hang_response::Forget& action) { cases_.erase(action.id); }
+
+  CaseId new_case();
 
   boost::asio::io_context& io_;
-  const bool ends_;
   const Hooks hooks_;
-  std::deque<Case> cases_;
-  std::uint64_t rounds_ = 0;
-  Timer again_;
+  hang_response::Core core_;
+  std::deque<hang_response::Event> events_;  // that the core has not seen yet
+  bool is_stepping_ = false;
+  std::map<CaseId, Case> cases_;
+  std::uint64_t last_case_ = 0;
   const rdzv::Lifetime lifetime_;
 };
 

@@ -43,6 +43,7 @@ void HangWatch::round_began() {
   steps_ = {};
   gap_ = {};
   longest_.forget_current();
+  asker_.round_began();
   store_lines_.forget();
   forget();
   look_later();
@@ -87,21 +88,24 @@ void HangWatch::look() {
                    now - std::chrono::duration_cast<Clock::duration>(progress->since_step));
   }
   longest_.looked(longest_call(node));
-  if (!has_waited(node, patience())) {
-    if (!has_waited(node, steps_.patience())) gap_ = {};
-    look_at_store(node);
-    return forget();
+  switch (asker_.look(now, {.node_rank = node.node_rank,
+                            .has_all_ranks = std::cmp_equal(node.workers.size(), world_size),
+                            .has_waited = has_waited(node, patience())})) {
+    case WaitCore::Action::kNothing:
+      if (!has_waited(node, steps_.patience())) gap_ = {};
+      look_at_store(node);
+      return forget();
+    case WaitCore::Action::kTellFirst:
+      forget();
+      return hooks_.tell_first_node();
+    case WaitCore::Action::kJudgeAlone: {
+      JobStatus alone;
+      alone.nodes.push_back(node);
+      return judge(alone);
+    }
+    case WaitCore::Action::kAskAll:
+      return hooks_.job(lifetime_.guard([this](const JobStatus& status) { judge(status); }));
   }
-  if (std::cmp_equal(node.workers.size(), world_size)) {
-    JobStatus alone;
-    alone.nodes.push_back(node);
-    return judge(alone);
-  }
-  hooks_.job(lifetime_.guard([this, node_rank = node.node_rank](const JobStatus& status) {
-    const auto first = std::ranges::find_if(
-        status.nodes, [this](const NodeStatus& each) { return has_waited(each, patience()); });
-    if (first != status.nodes.end() && first->node_rank == node_rank) judge(status);
-  }));
 }
 
 // The waits of ranks that keep no record: what a rank waits for in the store until it has made a group. Nothing else is

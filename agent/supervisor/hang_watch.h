@@ -1,7 +1,6 @@
-// Notices that ranks wait for others, and tells of it once for each wait: looks at this node's workers
-// once a second while they run, and only when one of them has waited for long asks the other nodes
-// (JobView). Of the nodes with such workers the first one tells. The rules are those of
-// rendezvous/round/hang_core.h. Owned by the Supervisor; event loop only.
+// Notices that ranks wait for others, and tells of it once for each wait: looks at this node's workers once a second while
+// they run. When a worker of the job has waited for long, the first node asks all others and tells (agent/core/wait_core.h).
+// The rules are those of rendezvous/round/hang_core.h. Owned by the Supervisor; event loop only.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -10,6 +9,7 @@
 #include <optional>
 #include <vector>
 
+#include "agent/core/wait_core.h"
 #include "agent/loop/timer.h"
 #include "agent/status/job_status.h"
 #include "rendezvous/common/lifetime.h"
@@ -24,6 +24,7 @@ class HangWatch {
     std::function<int()> world_size;  // of the round that runs; 0: none does
     std::function<NodeStatus()> node;
     std::function<void(std::function<void(JobStatus)>)> job;
+    std::function<void()> tell_first_node;  // that a rank of this one waits
     std::function<void(const rdzv::WaitingFor&)> waits;
     std::function<void(const rdzv::WaitingFor&)>
         still_waits;  // after a minute, and later (WaitLines)
@@ -38,6 +39,8 @@ class HangWatch {
 
   // Looks until no round runs.
   void round_began();
+  // Another node has told this one, which is the first.
+  void others_wait() { asker_.told(Clock::now()); }
   // Asks the nodes once more whether it is still so; nothing: a debugger, or a tool that takes stacks, holds a
   // rank just now.
   void confirm(const rdzv::Hung& hung, std::function<void(std::optional<bool>)> done);
@@ -61,6 +64,7 @@ class HangWatch {
   const Hooks hooks_;
   Timer timer_;
   Clock::time_point due_;
+  WaitCore asker_;
   rdzv::WaitPatience steps_;
   // This agent did not run for so long while the current waits lasted, and others may not have either.
   std::chrono::nanoseconds gap_{};

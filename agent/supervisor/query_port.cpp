@@ -17,6 +17,8 @@ QueryPort::QueryPort(const AgentParts& parts, Access access)
       control_(parts.io, key_of(parts.job, parts.agent_id), parts.job.run_id,
                {query_, logs_, std::move(access.stacks), std::move(access.stop),
                 std::move(access.restart), std::move(access.replace)}) {
+  query_.answer_with("waits", [tell = std::move(access.others_wait)](
+                                  std::string_view, const JobQuery::Reply&) { tell(); });
   query_.answer_with("end_hung", [end = std::move(access.end_hung)](std::string_view question,
                                                                     const JobQuery::Reply& reply) {
     const auto read = end_hung_from(question);

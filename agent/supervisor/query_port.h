@@ -21,6 +21,7 @@ class QueryPort {
     JobQuery::Access job;
     std::function<int()> first_rank;    // of this node, in the current round
     ControlService::TakeStacks stacks;  // of this node's workers
+    std::function<void()> others_wait;  // a node tells this one, the first of the round
     std::function<EndHungAnswer(const EndHung&)> end_hung;
     // As ControlService's.
     std::function<Result<void>(const std::string& by)> stop;

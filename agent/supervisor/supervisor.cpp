@@ -86,7 +86,6 @@ int Supervisor::run() {
     store_.prepare([this](const Result<void>& prepared) {
       prepared ? find_leader() : cannot_run(prepared.error());
     });
-    if (!core_.is_over()) queries_.open();
   } else {
     cannot_run(ready.error());
   }
@@ -109,11 +108,13 @@ Result<void> Supervisor::prepare() {
     if (!recorder) return fail(std::move(recorder.error()));
     recorder_ = std::move(*recorder);
     recorder_->note(NodeBegan{node_config(job_)});
+    recorder_->note(ResponseBegan{job_.hangs.restarts});
   }
   auto offer = memory_.prepare();
   auto prepared = workers_.prepare(std::move(offer), memory_.for_workers());
   if (!prepared) return prepared;
   memory_.keeper_runs();
+  queries_.open();  // a file server may hold it: until the next line a signal ends this process
   if (auto handled = handle_signals(); !handled) return handled;
   observers_.job_started(/*has_status_line=*/console_.can_have_live_line(Stream::kStderr) &&
                          output_.owns_terminals(job_.local_world_size));
@@ -318,6 +319,7 @@ HangWatch::Hooks Supervisor::hang_hooks() {
           [this](std::function<void(JobStatus)> done) {
             queries_.query().job_status(std::move(done));
           },
+      .tell_first_node = [this] { queries_.query().tell_first(R"({"ask":"waits"})"); },
       .waits =
           [this](const rdzv::WaitingFor& wait) {
             log_.write(Log::Level::kInfo, sentence(wait));
@@ -388,7 +390,14 @@ HangResponse::Hooks Supervisor::hang_response_hooks() {
                 hangs_.confirm(hung, std::move(done));
               },
           .end = [this](const EndHung& question) { return end_hung(question); },
-          .warn = [log = log_](std::string_view sentence) { log.warn(sentence); }};
+          .warn = [log = log_](std::string_view sentence) { log.warn(sentence); },
+          .record =
+              [this](const hang_response::Event& event, std::size_t actions) {
+                // The end of a round changes nothing unless something was found in it.
+                const bool matters =
+                    actions > 0 || !std::holds_alternative<hang_response::RoundOver>(event);
+                if (recorder_ && matters) recorder_->note(ResponseInput{event}, actions);
+              }};
 }
 
 // Which rank a client is, the store does not know. Of other nodes' clients nothing is said.
@@ -507,6 +516,7 @@ QueryPort::Access Supervisor::query_access() {
               [this](const StackQuery& question, StackRequest::Done done) {
                 workers_.show_stacks(question, std::move(done));
               },
+          .others_wait = [this] { hangs_.others_wait(); },
           .end_hung = [this](const EndHung& question) { return end_hung(question); },
           .stop = [this](const std::string& by) { return stop_job(by); },
           .restart = [this](const std::string& by) { return restart_round(by); },

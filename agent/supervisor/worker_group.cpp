@@ -91,7 +91,7 @@ WorkerGroup::WorkerGroup(AgentParts parts, std::optional<Keeper>& keeper, Events
       standbys_(parts_.io, job_, parts_.agent_id, standby_hooks()),
       prepared_(parts_.io, job_.standbys.prepares, job_.local_world_size, prepared_hooks()),
       death_watch_(parts_.io.get_executor()),
-      error_files_(parts_.io.get_executor(), "ddprun-errors"),
+      files_(parts_.io.get_executor(), "ddprun-files"),
       workers_(static_cast<std::size_t>(job_.local_world_size)),
       committed_(workers_.size()),
       close_timer_(parts_.io),
@@ -123,7 +123,7 @@ Standbys::Hooks WorkerGroup::standby_hooks() {
           .next_control_group = [this] { return reaper_.next_control_group(); },
           .add_python_hooks = std::move(add_hooks),
           .are_workers_starting = [this] { return are_workers_starting(); },
-          .why_program_is_none = [this] { return why_program_is_no_zygote(); },
+          .worker_like_a_zygote = [this] { return worker_like_a_zygote(); },
           .reaped = [this] { reaper_.reap(); },
           .tell =
               [log = parts_.log](std::string_view sentence, bool is_bad) {
@@ -142,6 +142,10 @@ PreparedStandbys::Hooks WorkerGroup::prepared_hooks() {
               [this](int local_rank) {
                 const auto& process = worker(local_rank).process;
                 return process ? process->pid() : 0;
+              },
+          .remove_file =
+              [this](const std::string& path) {
+                files_.run<int>([path] { return ::unlink(path.c_str()); }, [](int) {});
               },
           .is_replacing = [this] { return is_replacing(); },
           .is_blank_coming = [this] { return standbys_.is_one_coming(); },
@@ -230,9 +234,13 @@ void WorkerGroup::on_started(int local_rank, std::uint64_t number, Result<void> 
 void WorkerGroup::worker_runs(int local_rank) {
   const int rank = identity_of(local_rank).rank;
   if (std::ranges::count(job_.debugged_ranks, rank) > 0) {
-    parts_.console.say(Stream::kStderr, printable_lines(waits_for_debugger_text(
-                                            rank, worker(local_rank).process->pid(), parts_.host,
-                                            job_.environment)));
+    // It looks for gdbserver in the folders of PATH.
+    files_.run<std::string>(
+        [rank, pid = worker(local_rank).process->pid(), host = parts_.host,
+         environment = job_.environment] {
+          return printable_lines(waits_for_debugger_text(rank, pid, host, environment));
+        },
+        [this](const std::string& text) { parts_.console.say(Stream::kStderr, text); });
   }
   events_.event(WorkerStarted{round_.round, local_rank});
 }
@@ -252,14 +260,6 @@ std::string WorkerGroup::what_starts(const std::vector<int>& local_ranks) const 
   return printable(rdzv::ranks_in_words(ranks)) + (ranks.size() == 1 ? " waits" : " wait") +
          " for the kernel to execute " + printable(job_.program.path) +
          ": the file system that has the program does not answer";
-}
-
-void WorkerGroup::let_keeper_go() {
-  if (output_.removes_error_files()) {
-    output_.remove_error_files();
-    for (std::size_t i = 0; i < workers_.size(); ++i) reaper_.keep_error_file(i, "");
-  }
-  reaper_.let_keeper_go();
 }
 
 WorkerIdentity WorkerGroup::identity_of(int local_rank) const {
@@ -570,12 +570,7 @@ void WorkerGroup::worker_ended(Round round, int local_rank, ExitStatus status, p
   if (status.is_success() || error_file.empty() || ended_worker.not_started) {
     return tell_of_end(round, std::move(ended), was_told_to_stop);
   }
-  // A temporary folder is on a local disk; a log folder may be on a file server that hangs.
-  if (output_.removes_error_files()) {
-    if (const auto error = read_error_file(error_file)) add_error(ended, *error, error_file);
-    return tell_of_end(round, std::move(ended), was_told_to_stop);
-  }
-  error_files_.run<std::optional<WorkerError>>(
+  files_.run<std::optional<WorkerError>>(
       kErrorFileLimit, [error_file] { return read_error_file(error_file); },
       [this, round, ended = std::move(ended), was_told_to_stop,
        error_file](std::optional<std::optional<WorkerError>> read) {
@@ -896,14 +891,14 @@ void WorkerGroup::ranks_connected_to(std::uint16_t port,
     ranks[pids.back()] = round_.rank_offset + local_rank;
   }
   using Owners = std::map<std::uint16_t, pid_t>;
-  error_files_.run<Owners>([port, pids] { return connections_to(port, pids); },
-                           [ranks, done = std::move(done)](const Owners& owners) {
-                             std::map<std::uint16_t, int> found;
-                             for (const auto& [own_port, pid] : owners) {
-                               found[own_port] = ranks.at(pid);
-                             }
-                             done(std::move(found));
-                           });
+  files_.run<Owners>([port, pids] { return connections_to(port, pids); },
+                     [ranks, done = std::move(done)](const Owners& owners) {
+                       std::map<std::uint16_t, int> found;
+                       for (const auto& [own_port, pid] : owners) {
+                         found[own_port] = ranks.at(pid);
+                       }
+                       done(std::move(found));
+                     });
 }
 
 std::pair<RankState, std::chrono::nanoseconds> WorkerGroup::held(int local_rank) {
@@ -934,17 +929,10 @@ bool WorkerGroup::are_workers_starting() const {
   });
 }
 
-// A script around it would not be run by a standby; and nobody knows what it does with a rank.
-std::string WorkerGroup::why_program_is_no_zygote() const {
-  if (!job_.standbys.is_program) return "";
+pid_t WorkerGroup::worker_like_a_zygote() const {
   const auto worker = std::ranges::find_if(
       workers_, [](const Worker& each) { return each.link && each.link->can_be_zygote(); });
-  if (worker == workers_.end()) {
-    return job_.program.name + " has not said that it can wait for a rank, as ddprun::run() does";
-  }
-  return runs(worker->process->pid(), job_.program.path)
-             ? ""
-             : "the workers do not run " + job_.program.path + " itself, or it has changed";
+  return worker == workers_.end() ? 0 : worker->process->pid();
 }
 
 bool WorkerGroup::is_owned(pid_t child) const {

@@ -107,8 +107,8 @@ class WorkerGroup {
   // close() returns.
   void close(bool spares_orphans);
 
-  // No process of a worker is left, and nobody will read an error file.
-  void let_keeper_go();
+  // No process of a worker is left, and no error file will be read: the keeper removes those that are temporary.
+  void let_keeper_go() { reaper_.let_keeper_go(); }
   // The keeper is not to hold the memory that it was offered.
   void drop_memory() { reaper_.drop_memory(); }
   // No round follows.
@@ -176,7 +176,7 @@ class WorkerGroup {
   int count() const { return static_cast<int>(workers_.size()); }
   bool is_owned(pid_t child) const;
   bool are_workers_starting() const;
-  std::string why_program_is_no_zygote() const;
+  pid_t worker_like_a_zygote() const;
 
   void start_all(Result<void> files);
   void do_not_start();
@@ -223,7 +223,7 @@ class WorkerGroup {
   Standbys standbys_;
   PreparedStandbys prepared_;
   DeathWatch death_watch_;
-  BlockingCalls error_files_;
+  BlockingCalls files_;     // error files, and others that a file server may hold
   std::string own_groups_;  // control groups of the agent; once it is prepared
   OomWatch oom_watch_;
   rdzv::UniqueFd python_hooks_;  // the archive, made for the first worker

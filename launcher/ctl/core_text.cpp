@@ -261,7 +261,73 @@ struct Words {
   }
 };
 
+struct HangWords {
+  static std::string ranks_of(const std::vector<std::vector<int>>& lists) {
+    std::vector<int> all;
+    for (const auto& ranks : lists) all.insert(all.end(), ranks.begin(), ranks.end());
+    return rdzv::ranks_in_words(all);
+  }
+  static std::string of_case(hang_response::CaseId id) {
+    return "case " + std::to_string(static_cast<std::uint64_t>(id)) + ": ";
+  }
+
+  std::string operator()(const hang_response::Found& found) const {
+    return of_case(found.id) + "hung: " + rdzv::ranks_in_words(found.hung.ranks);
+  }
+  std::string operator()(const hang_response::Waits& waits) const {
+    return of_case(waits.id) + "others wait for " + rdzv::ranks_in_words(waits.wait.missing);
+  }
+  std::string operator()(const hang_response::StacksTaken& taken) const {
+    return of_case(taken.id) + "the stacks are taken";
+  }
+  std::string operator()(const hang_response::Reported& reported) const {
+    return of_case(reported.id) + "the report is made";
+  }
+  std::string operator()(const hang_response::Confirmed& confirmed) const {
+    return of_case(confirmed.id) + (!confirmed.is_so   ? "a rank is held"
+                                    : *confirmed.is_so ? "it is still so"
+                                                       : "they went on");
+  }
+  std::string operator()(const hang_response::EndAnswered& answered) const {
+    return of_case(answered.id) + "nodes have answered for " +
+           (answered.known.empty() ? "no rank" : rdzv::ranks_in_words(answered.known));
+  }
+  std::string operator()(const hang_response::TimerExpired& expired) const {
+    return of_case(expired.id) + "its time limit is over";
+  }
+  std::string operator()(const hang_response::RoundOver&) const { return "the round is over"; }
+
+  std::string operator()(const hang_response::TakeStacks& take) const {
+    return of_case(take.id) + "take the stacks of " +
+           (take.ranks.empty() ? "all others" : rdzv::ranks_in_words(take.ranks));
+  }
+  std::string operator()(const hang_response::Report& report) const {
+    return of_case(report.id) + "report";
+  }
+  std::string operator()(const hang_response::ReportWait& report) const {
+    return of_case(report.id) + "tell of the wait";
+  }
+  std::string operator()(const hang_response::Confirm& confirm) const {
+    return of_case(confirm.id) + "ask whether it is still so";
+  }
+  std::string operator()(const hang_response::End& end) const {
+    return of_case(end.id) + "kill " + ranks_of(end.ranks);
+  }
+  std::string operator()(const hang_response::Warn& warn) const { return "say " + warn.sentence; }
+  std::string operator()(const hang_response::ArmTimer& arm) const {
+    return of_case(arm.id) + "time limit: " + std::to_string(arm.after.count()) + " ms";
+  }
+  std::string operator()(const hang_response::Forget& forget) const {
+    return of_case(forget.id) + "is over";
+  }
+};
+
 }  // namespace
+
+std::string in_words(const hang_response::Event& event) { return std::visit(HangWords{}, event); }
+std::string in_words(const hang_response::Action& action) {
+  return std::visit(HangWords{}, action);
+}
 
 std::string in_words(const rdzv::ToLeader& message) { return std::visit(Words{}, message); }
 std::string in_words(const rdzv::ToAgent& message) { return std::visit(Words{}, message); }

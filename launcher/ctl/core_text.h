@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "agent/core/hang_response_core.h"
 #include "agent/core/node_core.h"
 #include "rendezvous/round/hang_core.h"
 #include "rendezvous/round/round_core.h"
@@ -16,5 +17,7 @@ std::string in_words(const rdzv::ToNode& message);
 std::string in_words(const rdzv::RankCalls& rank);
 std::string in_words(const NodeEvent& event);
 std::string in_words(const NodeAction& action);
+std::string in_words(const hang_response::Event& event);
+std::string in_words(const hang_response::Action& action);
 
 }  // namespace ddprun::agent

@@ -202,6 +202,21 @@ std::string Replay::on(const agent::CallsSeen& seen) {
   return text + compare(found.hung.size());
 }
 
+std::string Replay::on(const agent::ResponseBegan& began) {
+  response_.emplace(began.ends);
+  return "hangs   begins: ranks that hang are " +
+         std::string(began.ends ? "killed\n" : "reported\n");
+}
+
+std::string Replay::on(const agent::ResponseInput& input) {
+  if (!response_) return "hangs   was recorded without its beginning; this line is skipped\n";
+  inputs_ += 1;
+  const auto actions = response_->step(input.event);
+  std::string text = "hangs   " + printable(in_words(input.event)) + "\n";
+  for (const auto& action : actions) text += "              " + printable(in_words(action)) + "\n";
+  return text + compare(actions.size());
+}
+
 std::string Replay::compare(std::size_t decisions) {
   if (decisions == recorded_) return "";
   differences_ += 1;

@@ -33,10 +33,13 @@ class Replay {
   std::string on(const rdzv::RoundInput& input);
   std::string on(const agent::InputsLost& lost);
   std::string on(const agent::CallsSeen& seen);
+  std::string on(const agent::ResponseBegan& began);
+  std::string on(const agent::ResponseInput& input);
   std::string compare(std::size_t decisions);
 
   std::optional<agent::NodeCore> group_;
   std::optional<rdzv::RoundCore> round_;
+  std::optional<agent::hang_response::Core> response_;
   rdzv::RoundConfig config_;
   std::optional<std::int64_t> began_us_;
   std::size_t recorded_ = 0;  // decisions, of the current line

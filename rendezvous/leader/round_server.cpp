@@ -224,7 +224,8 @@ std::string RoundServer::address_for_workers(const std::string& seen) const {
 // ---- requests of nodes to each other
 
 void RoundServer::relay(NodeId from, PeerRequest request) {
-  const std::optional<NodeId> to = std::exchange(request.peer, from);
+  std::optional<NodeId> to = std::exchange(request.peer, from);
+  if (to == kFirstNode) to = core_.first_node().value_or(kFirstNode);
   if (to) {
     if (!send_unnumbered(*to, request)) send_unnumbered(from, PeerReply{request.id, *to, {}});
     return;

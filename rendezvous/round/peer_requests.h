@@ -52,6 +52,9 @@ struct LeaderView {
   bool operator==(const LeaderView&) const = default;
 };
 
+// In a request to the leader: the node of the round that has rank 0, whichever that is.
+inline constexpr NodeId kFirstNode{UINT32_MAX};
+
 // `peer` in a request to the leader: the node to ask, nullopt for all others; in one from the
 // leader: the asker.
 struct PeerRequest {

@@ -165,6 +165,7 @@ class RoundCore {
   bool is_deserted() const { return members_.is_empty(); }
   // The number of nodes in the group formed last.
   std::size_t group_size() const { return members_.group().size(); }
+  std::optional<NodeId> first_node() const;  // the one of that group with rank 0
   bool is_running() const { return std::holds_alternative<Running>(state_); }
   // Whether a worker of the running round has ended with 0: newcomers only wait then.
   bool are_some_done() const;

@@ -27,6 +27,10 @@ std::vector<LeaderView::Member> members_in_view(const Membership& members, bool 
 
 }  // namespace
 
+std::optional<NodeId> RoundCore::first_node() const {
+  return members_.group().empty() ? std::nullopt : std::optional(members_.group().front());
+}
+
 std::optional<CoreTime> RoundCore::deadline() const {
   std::optional<CoreTime> earliest;
   const auto consider = [&earliest](std::optional<CoreTime> when) {

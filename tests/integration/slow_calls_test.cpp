@@ -5,7 +5,9 @@
 
 #include <chrono>
 #include <csignal>
+#include <filesystem>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/support/cluster.h"
@@ -122,6 +124,113 @@ TEST(SlowExecOfAnotherNode, HoldsUpNoEndOfTheJob) {
     cluster[0].signal(signal);
     EXPECT_EQ(slow.wait(), exited(exit_code)) << slow.err();
     EXPECT_THAT(slow.left_over(), IsEmpty());
+  }
+}
+
+// ---- files
+
+// The agent, and no other process: its keeper has a name of its own, and so have workers.
+std::string delays_open(const std::string& path) {
+  return delays("openat", path, kForEver) + ",process=ddprun";
+}
+
+// As the kernel has it, where a filter asks another process what to do about a call.
+bool is_held_in_a_call(pid_t pid) {
+  return read_file("/proc/" + std::to_string(pid) + "/wchan").starts_with("seccomp_do_user");
+}
+
+class SlowFile : public ::testing::Test {
+ protected:
+  // While the agent waits for a file. The worker has stamped that it runs.
+  void expect_that_it_can_be_asked_and_stopped(Job& job) const {
+    EXPECT_EQ(run_to_its_end(ddpctl({"status"}), setup()).code, 0) << job.err();
+    job.signal(SIGTERM);
+    EXPECT_LE(until_the_end(job), kFileLimit) << job.err();
+    EXPECT_THAT(job.left_over(), IsEmpty()) << job.err();
+  }
+  JobSetup setup() const {
+    return {.environment = {{"DDPRUN_CONTROL_DIR", tree_ / "control"}, {"TMPDIR", tmp_}}};
+  }
+  bool runs(Job& job, std::size_t workers) const {
+    return job.reaches([&] { return stamps(tree_.path(), 0).size() == workers; });
+  }
+
+  static constexpr auto kFileLimit = 6s;  // an error file has 2 s, a report 2.5 s
+  const TemporaryTree tree_;
+  const std::string tmp_ = [this] {
+    std::filesystem::create_directory(tree_ / "tmp");
+    return tree_ / "tmp";
+  }();
+};
+
+TEST_F(SlowFile, AnErrorFileInATemporaryFolderHoldsUpNothing) {
+  Job job(with_calls_denied({delays_open(tmp_ + "/*error.json")},
+                            ddprun({"--nproc-per-node=2"},
+                                   worker({"error-file", "told", "stamp", tree_.path(), "until",
+                                           tree_ / "go", "on-rank", "0", "exit", "3", "wait"}))),
+          setup());
+  ASSERT_TRUE(runs(job, 2)) << job.err();
+  write_file(tree_ / "go", "");
+  EXPECT_LE(until_the_end(job), kFileLimit) << job.err();
+  EXPECT_EQ(job.wait(), exited(3)) << job.err();
+  EXPECT_THAT(job.err(), HasSubstr("cannot be read: its file system does not answer"));
+}
+
+TEST_F(SlowFile, ATemporaryFolderThatRemovesNothingHoldsUpNoRestartAndNoEnd) {
+  Job job(with_calls_denied({delays("unlink", tmp_ + "/*", kForEver)},
+                            ddprun({"--max-restarts=1"},
+                                   worker({"stamp", tree_.path(), "on-round", "0", "exit", "3"}))),
+          setup());
+  EXPECT_EQ(job.wait(), exited(0)) << job.err();
+  EXPECT_EQ(stamps(tree_.path(), 1).size(), 1U) << job.err();
+}
+
+TEST_F(SlowFile, ALogFolderHoldsUpNoQuestionAndNoSignal) {
+  Job job(
+      with_calls_denied({delays_open(tree_ / "logs/*/std*.log")},
+                        ddprun({"--log-dir=" + tree_ / "logs", "--redirects=3"}, worker({"wait"}))),
+      setup());
+  ASSERT_TRUE(job.reaches([&] {
+    return job.err().find("does not answer; workers start when it does") != std::string::npos;
+  })) << job.err();
+  expect_that_it_can_be_asked_and_stopped(job);
+}
+
+// Their locks may be held by processes that hang in the kernel.
+TEST_F(SlowFile, WhatProcSaysOfAProcessHoldsUpNothing) {
+  for (const char* file : {"environ", "cmdline", "maps"}) {
+    SCOPED_TRACE(file);
+    const TemporaryTree round;
+    Job job(with_calls_denied(
+                {delays_open("/proc/[0-9]*/" + std::string(file))},
+                ddprun({"--nproc-per-node=2"}, worker({"stamp", round.path(), "daemon", "wait"}))),
+            setup());
+    ASSERT_TRUE(job.reaches([&] { return stamps(round.path(), 0).size() == 2; })) << job.err();
+    expect_that_it_can_be_asked_and_stopped(job);
+  }
+}
+
+// Before there is a job: a signal ends ddprun as it ends any other process.
+TEST_F(SlowFile, WhatIsReadBeforeTheStartHoldsUpNoSignal) {
+  write_file(tree_ / "config.json", "{}");
+  write_file(tree_ / "token", "a word that only this job knows", 0600);
+  const std::pair<std::string, std::string> options[] = {
+      {tree_ / "config.json", "--config=" + tree_ / "config.json"},
+      {tree_ / "token", "--token-file=" + tree_ / "token"},
+      {tree_ / "events.jsonl", "--events=" + tree_ / "events.jsonl"},
+      {tree_ / "record.jsonl", "--record=" + tree_ / "record.jsonl"},
+      {tree_ / "control", ""}};
+  for (const auto& [file, option] : options) {
+    SCOPED_TRACE(file);
+    std::vector<std::string> all{"--nproc-per-node=1"};
+    if (!option.empty()) all.push_back(option);
+    Job job(with_calls_denied({delays_open(file + "*"), delays("mkdir", file, kForEver)},
+                              ddprun(all, worker({"stamp", tree_.path(), "wait"}))),
+            setup());
+    ASSERT_TRUE(job.reaches([&] { return is_held_in_a_call(job.pid()); })) << job.err();
+    job.signal(SIGTERM);
+    EXPECT_LE(until_the_end(job), kStopLimit) << job.err();
+    EXPECT_TRUE(stamps(tree_.path(), 0).empty()) << job.err();
   }
 }
 

@@ -139,6 +139,15 @@ plant(EtcdOvertakenWriteIsTakenForDone ${leadership} "!is_overtaken" "true")
 plant(EtcdLeaseIsNotKept ${leadership} "now >= keep_at_" "false")
 plant(EtcdLaterMessagesPassThoseHeld rendezvous/etcd/round_ledger.h "due() == nullptr" "true")
 
+# In what follows a verdict that ranks hang.
+set(hangs agent/core/hang_response_core.cpp)
+plant(HangTakesStacksOfTwoCasesAtOnce ${hangs} "std::ranges::any_of(cases_, takes_stacks)" "false")
+plant(HangNextCaseNeverBegins ${hangs} "next == cases_.end()" "true")
+plant(HangIsEndedThoughItMayHaveGoneOn ${hangs} "confirmed.is_so.value_or(false)" "confirmed.is_so.value_or(true)")
+plant(HangTakesAnyAnswerForItsOwn ${hangs} "found != cases_.end() && found->second.stage == stage" "found != cases_.end()")
+plant(HangLostAnswerIsNotAskedForAgain ${hangs} "std::ranges::count(answered.known, rank) > 0" "true")
+plant(HangIsConfirmedForEver ${hangs} "!confirmed.is_so && ++its->attempts < kAttempts" "!confirmed.is_so")
+
 # The copies, written only when they change.
 set(planted_sources "")
 foreach(file ${planted_files})

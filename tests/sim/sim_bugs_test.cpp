@@ -30,7 +30,9 @@ const std::map<std::string_view, std::uint64_t> kSeenIn = {
 };
 
 ManyResults search(std::string_view bug) {
-  const auto& simulated = bug.starts_with("Etcd") ? simulate_etcd : simulate;
+  const auto& simulated = bug.starts_with("Etcd")   ? simulate_etcd
+                          : bug.starts_with("Hang") ? simulate_hangs
+                                                    : simulate;
   const auto seen = kSeenIn.find(bug);
   if (seen != kSeenIn.end() && std::getenv("DDPRUN_TEST_FULL") == nullptr) {
     ManyResults again = simulate_seeds(seen->second, 1, simulated);
@@ -59,6 +61,7 @@ TEST(PlantedBugs, AreManyAndAreOffOtherwise) {
   for (std::uint64_t seed = 1; seed <= 2'000; ++seed) {
     ASSERT_EQ(simulate(seed).violation, "") << "seed " << seed;
     ASSERT_EQ(simulate_etcd(seed).violation, "") << "seed " << seed;
+    ASSERT_EQ(simulate_hangs(seed).violation, "") << "seed " << seed;
   }
 }
 

@@ -55,5 +55,9 @@ TEST(SimulationUnderEtcd, HoldsItsInvariantsInEverySchedule) {
   hold_invariants(schedules() / 5, " --gtest_filter=*UnderEtcd*", simulate_etcd);
 }
 
+TEST(SimulationOfHangs, HoldsItsInvariantsInEverySchedule) {
+  hold_invariants(schedules(), " --gtest_filter=*OfHangs*", simulate_hangs);
+}
+
 }  // namespace
 }  // namespace ddprun::sim

@@ -41,6 +41,9 @@ Result simulate(std::uint64_t seed, bool with_trace = false);  // of schedule_of
 // clang-format on
 Result simulate_etcd(std::uint64_t seed, bool with_trace = false);
 
+// What follows verdicts that ranks hang: each is reported once, and then its ranks are killed, or a sentence says why not.
+Result simulate_hangs(std::uint64_t seed, bool with_trace = false);
+
 using Simulate = Result (*)(std::uint64_t seed, bool with_trace);
 
 struct ManyResults {

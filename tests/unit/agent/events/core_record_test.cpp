@@ -34,6 +34,34 @@ T of(const RecordedStep& step) {
   return std::holds_alternative<T>(step.what) ? std::get<T>(step.what) : T{};
 }
 
+TEST(CoreRecord, WhatFollowsAVerdictComesBackAsItWas) {
+  namespace response = hang_response;
+  constexpr response::CaseId kCase{7};
+  rdzv::Hung hung;
+  hung.basis = rdzv::Hung::Basis::kAutomatic;
+  hung.ranks = {3, 5};
+  rdzv::WaitingFor wait;
+  wait.missing = {4};
+  const std::vector<response::Event> events = {
+      response::Found{kCase, hung},
+      response::Waits{kCase, wait},
+      response::StacksTaken{kCase},
+      response::Reported{kCase, {{3}, {5}}},
+      response::Confirmed{kCase, true},
+      response::EndAnswered{kCase, {3}, {{{5}, "it is not to be"}}},
+      response::TimerExpired{kCase},
+      response::RoundOver{}};
+  EXPECT_EQ(events.size(), std::variant_size_v<response::Event>) << "there is one of each";
+  for (const response::Event& event : events) {
+    const auto back = of<ResponseInput>(again(ResponseInput{event})).event;
+    EXPECT_EQ(back.index(), event.index());
+    EXPECT_EQ(in_words(back), in_words(event));
+  }
+  const auto found = of<ResponseInput>(again(ResponseInput{events[0]})).event;
+  EXPECT_FALSE(std::get<response::Found>(found).hung.is_verdict());
+  EXPECT_TRUE(of<ResponseBegan>(again(ResponseBegan{true})).ends);
+}
+
 TEST(CoreRecord, EveryEventOfAnAgentComesBackAsItWas) {
   const rdzv::WorkerFailure failure = rdzv::testing::example_failure();
   std::vector<NodeEvent> events = {StoreResult{Round{1}, 4711, ""},

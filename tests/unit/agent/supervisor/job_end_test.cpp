@@ -43,6 +43,7 @@ class JobEndTest : public ::testing::Test {
                                   .leader = [] { return nullptr; }},
                           .first_rank = [] { return 0; },
                           .stacks = [](const auto&, auto) {},
+                          .others_wait = [] {},
                           .end_hung = [](const auto&) { return EndHungAnswer{}; },
                           .stop = [](const std::string&) { return Result<void>(); },
                           .restart = [](const std::string&) { return Result<Round>(Round{0}); },

@@ -268,6 +268,13 @@ TEST_F(Rounds, AQuestionReachesAllOthersAndTheirAnswersReachTheAsker) {
   Node& other = from_other.text == "node 0" ? nodes_[0] : nodes_[2];
   ASSERT_TRUE(run_until([&] { return other.questions.size() == 2; }));
   EXPECT_EQ(other.questions[1].text, "and you alone");
+  Node& first = *std::ranges::find_if(
+      nodes_, [](const Node& each) { return each.last<OpenStore>() != nullptr; });  // it has rank 0
+  const std::size_t asked_before = first.questions.size();
+  nodes_[2].client->ask({45, kFirstNode, "you who are first"});
+  ASSERT_TRUE(run_until([&] { return first.questions.size() > asked_before; }));
+  EXPECT_EQ(first.questions.back().text, "you who are first");
+
   nodes_[1].client->ask({44, NodeId{99}, "nobody"});
   ASSERT_TRUE(run_until([&] { return nodes_[1].answers.size() == 3; }));
   EXPECT_EQ(nodes_[1].answers[2], (PeerReply{44, NodeId{99}, ""})) << "it is not there";
