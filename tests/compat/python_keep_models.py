@@ -407,7 +407,7 @@ class Drifted(Test):
         self.assertEqual(steps, ["2"] * 3, said)
         self.check_differs(said, 3)
         self.assertRegex(said, "differs between ranks (0 and 1|1 and 2)")
-        [event] = self.events(0)
+        event, *_ = self.events(0)  # a second one may name the tensor
         self.assertEqual((event["round"], event["step"]), (0, 3))
         self.assertIn(event["ranks"], ([0, 1], [1, 2]))
         self.assertIn(event["sentence"], said)
@@ -417,6 +417,15 @@ class Drifted(Test):
         self.assertEqual(steps, ["1"] * 3, said)
         self.check_differs(said, 2)
         self.assertIn("differs between ranks 0 and 1", said)
+
+    def test_a_tensor_that_differs_is_named_two_snapshots_later(self):
+        steps, said = self.kept("tensor", "2")
+        self.assertEqual(steps, ["1"] * 3, said)
+        first, second = self.events(0)
+        self.assertIn("the snapshot of step 2 in memory is not used", first["sentence"])
+        self.assertRegex(second["sentence"], r"replicated\['tensor'\] differs between ranks (0 and 1|1 and 2): ")
+        self.assertIn(second["step"], (3, 4))
+        self.assertEqual(said.count("ddprun: replicated['tensor'] differs between ranks"), 1, said)
 
     def test_on_another_node(self):
         steps, said = self.kept("tensor", "4", ranks=2, nodes=2)

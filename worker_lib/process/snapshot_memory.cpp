@@ -411,6 +411,10 @@ bool SnapshotMemory::is_first_to_tell(const Difference& difference) {
   return mark_.is_set() && header().told_difference.compare_exchange_strong(none, difference.step);
 }
 
+bool SnapshotMemory::is_difference_told() const {
+  return is_readable() && header().told_difference >= 0;
+}
+
 std::uint32_t SnapshotMemory::sum_of_values(const Found& found) const {
   std::vector<std::uint64_t> all = {header().shape.layout, head(0, found.slot).values};
   for (int writer = 0; writer < std::ssize(found.ranks); ++writer) {

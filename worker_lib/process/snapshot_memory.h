@@ -121,6 +121,7 @@ class SnapshotMemory {
   std::optional<Difference> difference() const;
   // True for one process of the node, which is to tell of it; once, until forget_after() is called.
   bool is_first_to_tell(const Difference& difference);
+  bool is_difference_told() const;
   // A sum over all values that are equal on all ranks: two nodes with as many ranks have the same.
   std::uint32_t sum_of_values(const Found& found) const;
   // Compares the sums of what one rank wrote: of its text and its own part; and of its share of the data.

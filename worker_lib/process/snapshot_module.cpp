@@ -156,6 +156,10 @@ int ddprun_snapshots_difference(DdprunSnapshots* snapshots, std::int64_t* step, 
   return 1;
 }
 
+int ddprun_snapshots_is_difference_told(const DdprunSnapshots* snapshots) {
+  return snapshots->memory->is_difference_told() ? 1 : 0;
+}
+
 std::uint32_t ddprun_snapshots_sum(const void* bytes, std::uint64_t size) {
   return ddprun::stream_sum({static_cast<const char*>(bytes), size});
 }

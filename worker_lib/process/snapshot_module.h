@@ -51,6 +51,8 @@ int ddprun_snapshots_finish(DdprunSnapshots* snapshots, const void* text, std::u
 // 1: two ranks of the job differ at this step, and this process is the one of the node that tells of it.
 int ddprun_snapshots_difference(DdprunSnapshots* snapshots, std::int64_t* step, int* rank,
                                 int* other);
+// 1: a process of the node has told of a difference in this round.
+int ddprun_snapshots_is_difference_told(const DdprunSnapshots* snapshots);
 // A checksum of bytes.
 std::uint32_t ddprun_snapshots_sum(const void* bytes, std::uint64_t size);
 

@@ -13,6 +13,7 @@ whose library comes with the agent.
 | a process's first keep()   | all values that are equal on all ranks        | store | ValueError on all ranks, and nothing is kept |
 | each keep()                | values that are no tensors, and one share of  | heads | the snapshot is not whole: it is never read, |
 |                            | another rank; see snapshot_memory.h           |       | and the one before it stays; a line          |
+| the keep() after that      | all values, to name the first that differs    | store | a line                                       |
 | each keep() of the first   | the sums of this node's and of one other      | store | a line                                       |
 | rank of a node             | node's last snapshots                         |       |                                              |
 | kept()                     | the sums of all nodes                         | store | the snapshot is not used; a line             |
@@ -49,6 +50,7 @@ _HELD_BYTES = 32 << 20  # of copies that are made because a tensor is not on the
 _SMALL_BYTES = 64 << 10
 _BEGUN_ANEW, _REFUSED = 1, -1  # snapshot_module.h
 _DATA, _TEXT, _OWN = 0, 1, 2
+_TOLD_SUMS_MAX = 4  # how many times a rank tells the sums of all its values, after a difference was found
 
 
 
@@ -234,7 +236,7 @@ def _difference(rank, other, its, others):
     name = next(name for name in dict.fromkeys([*its, *others]) if its.get(name) != others.get(name))
     advice = ("the replicas have drifted apart, or each rank trains its own: then put the state_dict() into per_rank"
               if name.removeprefix("len(").startswith(("model", "optimizer")) else "give the module, or put it into per_rank")
-    return f"ddprun.keep(): {name} differs between ranks {rank} and {other}: {advice}"
+    return f"{name} differs between ranks {rank} and {other}: {advice}"
 
 
 # ---- a state, taken apart
@@ -496,6 +498,7 @@ _ARGUMENTS = {
     "add": (None, [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]),
     "finish": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64]),
     "difference": (ctypes.c_int, [ctypes.c_void_p, ctypes.POINTER(ctypes.c_int64), *[ctypes.POINTER(ctypes.c_int)] * 2]),
+    "is_difference_told": (ctypes.c_int, [ctypes.c_void_p]),
     "sum": (ctypes.c_uint32, [ctypes.c_void_p, ctypes.c_uint64]),
     "values": (ctypes.c_uint32, [ctypes.c_void_p, ctypes.c_int]),
     "find": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t]),
@@ -539,8 +542,9 @@ class _Memory:
             function.restype, function.argtypes = result, arguments
             setattr(self, "_" + name, function)
         self._handle = self._of_this_process()
-        self.step, self.world_size, self.is_whole = (
-            functools.partial(each, self._handle) for each in (self._step, self._world_size, self._check))
+        self.step, self.world_size, self.is_whole, self.is_difference_told = (
+            functools.partial(each, self._handle)
+            for each in (self._step, self._world_size, self._check, self._is_difference_told))
         self.sum = self._sum
         self._why = ctypes.create_string_buffer(_WHY_BYTES)
 
@@ -702,13 +706,16 @@ class _Keeper:
         is_worker = bool(progress.link_of_process())
         self._place = _Rank() if is_worker else None
         self._memory = _Memory.of_process() if is_worker else None
-        self._calls = itertools.count()
+        self._calls = itertools.count()  # calls of kept(), which a standby counts, too; it has no part in keep()
+        self._comparisons = itertools.count()
         self._is_off = False
         self._is_compared = False
         self._last = None  # step
         self._laid_out = None  # for which data and own part this process has laid the memory out
         self._own, self._shared = None, None  # layouts of the last snapshot
         place = self._place
+        self._found = None  # (step, rank, other rank): two ranks of this node that differ, as this process has told
+        self._told_sums = []  # steps
         self._is_first_of_several = place is not None and place.local_rank == 0 and place.local_world_size < place.world_size
         self._nodes = None
 
@@ -726,6 +733,8 @@ class _Keeper:
         own = _Parts({"buffers": equal.buffers, "per_rank": per_rank}, self._own) if has_own else None
         shared = _Parts(equal.state, self._shared, equal.check)
         self._write(step, own, shared, shared.sum_of_values(self._memory))
+        if self._memory.is_difference_told() and len(self._told_sums) < _TOLD_SUMS_MAX:
+            self._name_difference(step, equal)
 
     def keep_state(self, step, state, shared):
         """What recoverable() keeps: it compares by itself what is no tensor."""
@@ -758,7 +767,7 @@ class _Keeper:
         if is_alone or "ddprun.recovery" in sys.modules:
             self._is_compared = True
             return
-        agreement = _Agreement(self._place, "keep", next(self._calls))
+        agreement = _Agreement(self._place, "keep", next(self._comparisons))
         sums = None if self._memory is None else _sums(self._memory, leaves)
         words = agreement.ask_all("sum", f"{step} {sums and hashlib.blake2b(repr(sums).encode()).hexdigest()}")
         steps, of_ranks = zip(*(word.split() for word in words))
@@ -767,7 +776,7 @@ class _Keeper:
                 raise ValueError(f"ddprun.keep() is called for step {steps[0]} on rank 0, and for step {its} on rank {rank}")
         for rank, its in enumerate(of_ranks):
             if "None" not in (its, of_ranks[0]) and its != of_ranks[0]:
-                raise ValueError(_difference(0, rank, *agreement.of_two((0, rank), "values", sums)))
+                raise ValueError(f"ddprun.keep(): {_difference(0, rank, *agreement.of_two((0, rank), 'values', sums))}")
         self._is_compared = True
 
     def _write(self, step, own, shared, values):
@@ -813,7 +822,29 @@ class _Keeper:
     def _tell_difference(self):
         difference = self._memory.difference()
         if difference:
+            self._found = difference
             self._tell(*difference)
+
+    def _name_difference(self, step, equal):
+        """The ranks of this node tell the sums of their values, and the one that has found the difference looks for a name in those
+        of a step that both ranks have told. None waits."""
+        try:
+            store = _store("keep", "difference")
+            store.set(f"{step}/{self._place.rank}", pickle.dumps(_sums(self._memory, equal.leaves())))
+            self._told_sums.append(step)
+            _, *ranks = self._found or (None,)
+            for at in self._told_sums if ranks else ():
+                keys = [f"{at}/{rank}" for rank in ranks]
+                if store.check(keys):
+                    its, others = (pickle.loads(store.get(key)) for key in keys)
+                    self._found = None
+                    if its != others:
+                        what = _difference(*ranks, its, others)
+                        print(f"ddprun: {what}", file=sys.stderr)
+                        progress.link_of_process().tell_difference(at, *ranks, what)
+                    return
+        except RuntimeError:  # the store is gone, and soon so is the job
+            pass
 
     def _tell(self, step, rank, other):
         what = (f"the snapshot of step {step} in memory is not used: what is equal on all ranks (parameters, optimizers, "

@@ -265,9 +265,12 @@ TEST(SnapshotMemory, LetsOneProcessTellOfADifferenceUntilTheTrainingGoesOnFromEl
   const auto first = node.process();
   const auto second = node.process();
   for (const auto& memory : {first, second}) memory->find();
+  EXPECT_FALSE(second->is_difference_told());
   EXPECT_TRUE(first->is_first_to_tell(*first->difference()));
+  EXPECT_TRUE(second->is_difference_told());
   EXPECT_FALSE(second->is_first_to_tell(*second->difference()));
   second->forget_after(0, 0);
+  EXPECT_FALSE(first->is_difference_told());
   node.write(2);
   EXPECT_TRUE(second->is_first_to_tell(*second->difference()));
 }
