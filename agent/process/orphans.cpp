@@ -14,6 +14,7 @@
 #include "agent/process/child_end.h"
 #include "agent/process/process_stacks.h"
 #include "rendezvous/common/file_text.h"
+#include "rendezvous/common/parse_number.h"
 #include "rendezvous/common/unique_fd.h"
 
 namespace ddprun::agent {
@@ -22,28 +23,6 @@ namespace {
 using Found = EnvironmentLooks::Found;
 
 constexpr std::chrono::milliseconds kLookLimit{200};
-
-// What proc(5) calls state, startcode, env_start and env_end.
-struct MemoryOfProcess {
-  char state = 0;
-  std::uint64_t code_start = 0;
-  std::uint64_t environment_start = 0;
-  std::uint64_t environment_end = 0;
-};
-
-// Nothing: there is no such process.
-std::optional<MemoryOfProcess> memory_of(pid_t pid) {
-  std::istringstream stat(stat_after_name(pid));
-  const std::vector<std::string> fields{std::istream_iterator<std::string>(stat), {}};
-  if (fields.empty()) return std::nullopt;
-  const auto field = [&](std::size_t number) -> const std::string& {
-    return fields.at(number - 3);
-  };
-  return MemoryOfProcess{.state = field(3).front(),
-                         .code_start = std::stoull(field(26)),
-                         .environment_start = std::stoull(field(50)),
-                         .environment_end = std::stoull(field(51))};
-}
 
 // During exec, and after a process released its memory in order to end, its environment reads as
 // shorter than it is, or as empty. exec sets the start of the code last: if that is set, an
@@ -55,7 +34,7 @@ Found environment_has(pid_t pid, const std::string& entry) {
   const std::string all = read_from(file.get()).value_or("");
   const std::string nul(1, '\0');
   if ((nul + all + nul).find(nul + entry + nul) != std::string::npos) return Found::kYes;
-  const auto memory = memory_of(pid);
+  const auto memory = memory_in(stat_after_name(pid));
   if (!memory || memory->state == 'Z' || memory->state == 'X') return Found::kNo;
   const bool was_seen_whole =
       memory->code_start != 0 && all.size() == memory->environment_end - memory->environment_start;
@@ -63,6 +42,21 @@ Found environment_has(pid_t pid, const std::string& entry) {
 }
 
 }  // namespace
+
+std::optional<MemoryOfProcess> memory_in(const std::string& stat_after_name) {
+  constexpr std::size_t kFirst = 3;  // the number in proc(5) of the first field behind the name
+  std::istringstream stat(stat_after_name);
+  const std::vector<std::string> fields{std::istream_iterator<std::string>(stat), {}};
+  const auto number = [&](std::size_t field) {
+    return field - kFirst < fields.size() ? parse_number<std::uint64_t>(fields[field - kFirst])
+                                          : std::nullopt;
+  };
+  const auto code_start = number(26);
+  const auto environment_start = number(50);
+  const auto environment_end = number(51);
+  if (!code_start || !environment_start || !environment_end) return std::nullopt;
+  return MemoryOfProcess{fields.front().front(), *code_start, *environment_start, *environment_end};
+}
 
 void become_subreaper() { ::prctl(PR_SET_CHILD_SUBREAPER, 1); }
 

@@ -7,10 +7,12 @@
 #include <sys/types.h>
 
 #include <boost/asio/any_io_executor.hpp>
+#include <cstdint>
 #include <deque>
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,6 +22,16 @@ namespace ddprun::agent {
 
 // Set for every worker to a value that no other agent has: host and name_of_this_process().
 inline constexpr const char* kAgentVariable = "DDPRUN_AGENT_ID";
+
+// What proc(5) calls state, startcode, env_start and env_end, in /proc/<pid>/stat from the state on.
+struct MemoryOfProcess {
+  char state = 0;
+  std::uint64_t code_start = 0;
+  std::uint64_t environment_start = 0;
+  std::uint64_t environment_end = 0;
+};
+// None: there is no such process, or this kernel (gVisor) tells less.
+std::optional<MemoryOfProcess> memory_in(const std::string& stat_after_name);
 
 // From now on orphaned descendants become children of this process.
 void become_subreaper();

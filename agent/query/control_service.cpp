@@ -77,7 +77,38 @@ class ControlService::Client {
   rdzv::StreamPtr connection;
   std::string received;
   std::shared_ptr<void> subscription;  // to events
-  bool is_awaiting_status = false;     // a client may wait for one at a time
+  std::set<std::string> awaited;       // a client may wait for one answer of each kind at a time
+};
+
+// A question for stacks that all nodes are about to answer, for all clients that ask the same meanwhile.
+class ControlService::StackAnswer {
+ public:
+  StackAnswer() = default;
+  StackAnswer(const StackAnswer&) = delete;
+  StackAnswer& operator=(const StackAnswer&) = delete;
+  // Every node has answered, or had its time.
+  ~StackAnswer() { tell_all(kEnd, /*is_end=*/true); }
+
+  void add(const ClientPtr& client) {
+    for (const std::string& line : lines_) client->send(line);
+    askers_.push_back(client);
+  }
+  void tell(const std::vector<WorkerStacks>& stacks) {
+    if (!stacks.empty()) tell_all(lines_.emplace_back(to_json(stacks) + "\n"), /*is_end=*/false);
+  }
+
+ private:
+  void tell_all(std::string_view line, bool is_end) const {
+    for (const auto& each : askers_) {
+      const auto asker = each.lock();
+      if (!asker) continue;
+      if (is_end) asker->awaited.erase("stacks");
+      asker->send(line);
+    }
+  }
+
+  std::vector<std::weak_ptr<Client>> askers_;
+  std::vector<std::string> lines_;
 };
 
 // A client that reads workers' logs of the whole job: asks this node and the others, sends their
@@ -234,13 +265,11 @@ void ControlService::on_request(const ClientPtr& client, std::string_view line) 
   const std::string& what = question->ask;
   if (what == "who") return tell_who(client);
   if (what == "status") {
-    if (std::exchange(client->is_awaiting_status, true)) {
-      return client->refuse("the status was asked for already, and its answer comes");
-    }
+    if (!may_await(*client, what)) return;
     return access_.query.job_status([weak = std::weak_ptr(client)](const JobStatus& status) {
       const auto asker = weak.lock();
       if (!asker) return;
-      asker->is_awaiting_status = false;
+      asker->awaited.erase("status");
       asker->send(to_json_within(status, kStatusBytesMax) + "\n");
     });
   }
@@ -261,6 +290,12 @@ void ControlService::on_request(const ClientPtr& client, std::string_view line) 
   }
   client->refuse("this job does not know the request '" + what +
                  "'; use the ddpctl of the same version");
+}
+
+bool ControlService::may_await(Client& client, const std::string& what) {
+  if (client.awaited.insert(what).second) return true;
+  client.refuse("this connection has asked for '" + what + "' already, and the answer comes");
+  return false;
 }
 
 // "ddpctl stop (root, pid 4711)". Names of users are not looked up: that may ask a server and wait.
@@ -357,15 +392,18 @@ void ControlService::tell_stacks(const ClientPtr& client, std::string_view line)
   const auto question = stack_query_from(line);
   if (!question) return client->refuse(question.error().message);
   if (refuses_ranks(*client, question->ranks)) return;
-  // Held by both answers: the last one tells the end.
-  const std::shared_ptr<Client> asker(client.get(), [client](Client* each) { each->send(kEnd); });
-  access_.stacks(*question, [asker](const std::vector<WorkerStacks>& stacks) {
-    if (!stacks.empty()) asker->send(to_json(stacks) + "\n");
-  });
-  const auto tell = [asker](const JobQuery::Outcome& outcome) {
-    for (const auto& [id, text] : outcome.answers) {
-      const auto stacks = worker_stacks_from(text);
-      if (stacks && !stacks->empty()) asker->send(to_json(*stacks) + "\n");
+  if (!may_await(*client, "stacks")) return;
+  const std::string text = to_json(*question);
+  if (const auto answer = stacks_[text].lock()) return answer->add(client);
+  std::erase_if(stacks_, [](const auto& each) { return each.second.expired(); });
+  const auto answer = std::make_shared<StackAnswer>();  // held by everything that will add to it
+  stacks_[text] = answer;
+  answer->add(client);
+  access_.stacks(*question,
+                 [answer](const std::vector<WorkerStacks>& stacks) { answer->tell(stacks); });
+  const auto tell = [answer](const JobQuery::Outcome& outcome) {
+    for (const auto& [id, of_node] : outcome.answers) {
+      if (const auto stacks = worker_stacks_from(of_node)) answer->tell(*stacks);
     }
     if (!outcome.asked) return;
     std::vector<WorkerStacks> late;
@@ -374,9 +412,9 @@ void ControlService::tell_stacks(const ClientPtr& client, std::string_view line)
       late.emplace_back().host = member.host;
       late.back().trouble = "it does not answer";
     }
-    if (!late.empty()) asker->send(to_json(late) + "\n");
+    answer->tell(late);
   };
-  access_.query.ask(std::nullopt, to_json(*question), tell, kStackLimit + std::chrono::seconds(1));
+  access_.query.ask(std::nullopt, text, tell, kStackLimit + std::chrono::seconds(1));
 }
 
 // Empty: the rank is of another node.
@@ -393,12 +431,14 @@ void ControlService::replace(const ClientPtr& client, int rank) {
   const std::string by = in_words("replace", *client);
   if (const std::string own = answer_to_replace(rank, by); !own.empty())
     return client->send(own + "\n");
+  if (!may_await(*client, "replace")) return;
   access_.query.ask(
       std::nullopt,
       boost::json::serialize(boost::json::object{{"ask", "replace"}, {"rank", rank}, {"by", by}}),
       [rank, weak = std::weak_ptr(client)](const JobQuery::Outcome& outcome) {
         const auto asker = weak.lock();
         if (!asker) return;
+        asker->awaited.erase("replace");
         for (const auto& [id, text] : outcome.answers) {
           if (!text.empty()) return asker->send(text + "\n");
         }

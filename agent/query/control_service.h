@@ -11,6 +11,7 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -57,6 +58,7 @@ class ControlService {
  private:
   class Client;
   class LogFollower;
+  class StackAnswer;
   using ClientPtr = std::shared_ptr<Client>;
 
   void accept();
@@ -65,6 +67,7 @@ class ControlService {
   void drop(const ClientPtr& client);
 
   void on_request(const ClientPtr& client, std::string_view line);
+  static bool may_await(Client& client, const std::string& what);
   void tell_who(const ClientPtr& client) const;
   void tell_events(const ClientPtr& client, bool past, bool follow);
   void tell_logs(const ClientPtr& client, std::string_view line, bool follows);
@@ -86,6 +89,7 @@ class ControlService {
   Timer pause_;
   std::set<ClientPtr> clients_;
   std::vector<std::weak_ptr<LogFollower>> followers_;
+  std::map<std::string, std::weak_ptr<StackAnswer>> stacks_;  // by question
   std::shared_ptr<std::function<void()>> finished_;
   const rdzv::Lifetime lifetime_;
 };

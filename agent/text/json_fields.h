@@ -172,26 +172,29 @@ class JsonReader {
     } else if constexpr (std::is_enum_v<T>) {
       to = static_cast<T>(from.to_number<std::underlying_type_t<T>>());
     } else if constexpr (requires { in_us(to); }) {
-      // Refuse values that do not fit into nanoseconds, to which they are converted.
-      constexpr std::int64_t kMax = INT64_MAX / 1000;
-      const auto count = from.to_number<std::int64_t>();
-      if (count > kMax || count < -kMax) throw std::out_of_range("a time that is none");
+      const std::int64_t count = count_in(from);
+      // Another node has sent it: sums and small multiples of durations must not overflow.
+      constexpr microseconds kLongest = years(10);
       if constexpr (std::is_same_v<T, milliseconds>) {
         to = milliseconds(count);
       } else if constexpr (std::is_same_v<T, nanoseconds>) {
-        // A worker's progress on another node: a subtraction must not overflow.
-        to = std::clamp<microseconds>(microseconds(count), microseconds(0), years(10));
+        to = std::clamp(microseconds(count), microseconds(0), kLongest);
       } else {
-        to = microseconds(count);
+        to = std::clamp(microseconds(count), -kLongest, kLongest);
       }
     } else if constexpr (requires { to.time_since_epoch(); }) {
-      microseconds since_epoch{};
-      read(from, since_epoch);
-      to = T(since_epoch);
+      to = T(microseconds(count_in(from)));
     } else {
       const JsonReader reader(from);
       fields(reader, to);
     }
+  }
+  // Refuses what does not fit into nanoseconds, to which times are converted.
+  static std::int64_t count_in(const boost::json::value& from) {
+    constexpr std::int64_t kMax = INT64_MAX / 1000;
+    const auto count = from.to_number<std::int64_t>();
+    if (count > kMax || count < -kMax) throw std::out_of_range("a time that is none");
+    return count;
   }
   template <typename T>
   static void read(const boost::json::value& from, std::optional<T>& to) {

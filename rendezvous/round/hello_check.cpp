@@ -1,6 +1,7 @@
 #include "rendezvous/round/hello_check.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "rendezvous/common/duration_text.h"
 #include "rendezvous/common/limits.h"
@@ -82,6 +83,10 @@ RankCheck check_rank(const RoundConfig& config, const Membership& members, const
                     " too; nodes that ask for the same rank are sorted by arrival";
   }
   return check;
+}
+
+bool may_claim(const RoundConfig& config, std::size_t waiting) {
+  return std::cmp_less(waiting, std::max(config.max_nodes, limits::kSparesFloor));
 }
 
 std::optional<std::string> check_spares(const RoundConfig& config, const Membership& members) {

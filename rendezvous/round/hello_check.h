@@ -2,6 +2,7 @@
 // Pure: the RoundCore acts on the result.
 #pragma once
 
+#include <cstddef>
 #include <optional>
 #include <string>
 
@@ -28,6 +29,9 @@ struct RankCheck {
   std::optional<std::string> warning;
 };
 RankCheck check_rank(const RoundConfig& config, const Membership& members, const NodeHello& hello);
+
+// Whether one more hello may wait for a rank that a node has: all nodes of a job may be replaced at once.
+bool may_claim(const RoundConfig& config, std::size_t waiting);
 
 // An error if too many spares wait already; nullopt otherwise.
 std::optional<std::string> check_spares(const RoundConfig& config, const Membership& members);

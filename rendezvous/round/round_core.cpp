@@ -185,7 +185,8 @@ void RoundCore::turned_away(NodeTurnedAway node) {
 bool RoundCore::may_have_its_rank(NodeId from, const NodeHello& hello) {
   RankCheck check = check_rank(config_, members_, hello);
   if (check.replaces) remove(*check.replaces, NodeGone::How::kReplaced);
-  if (check.taken_by && check.taken_by == config_.own_node) {  // which is alive
+  const bool is_own = check.taken_by && check.taken_by == config_.own_node;  // which is alive
+  if (is_own || (check.taken_by && !may_claim(config_, claims_.size()))) {
     refuse(from, hello, check.refusal, check.refusal);
     return false;
   }

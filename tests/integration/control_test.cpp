@@ -732,7 +732,7 @@ TEST_F(Control, EachClientHasOneQuestionOfAKindUnderWay) {
   ASSERT_TRUE(stranger.say("{\"ask\":\"status\"}\n{\"ask\":\"status\"}\n"));
   std::string heard = stranger.hear();
   while (!heard.empty() && std::ranges::count(heard, '\n') < 2) heard += stranger.hear();
-  EXPECT_THAT(heard, HasSubstr("the status was asked for already"));
+  EXPECT_THAT(heard, HasSubstr("has asked for 'status' already"));
   EXPECT_THAT(heard, HasSubstr("\"nodes\":"));
   const std::string logs = R"({"ask":"logs","ranks":[],"lines":1,"is_final":false,"places":[],)"
                            R"("follow":true})"

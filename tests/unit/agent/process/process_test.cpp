@@ -473,6 +473,21 @@ TEST(Orphans, AreFoundByTheirEnvironmentAndLeftToTheirOwners) {
   }
 }
 
+TEST(Orphans, AKernelThatTellsLittleOfAProcessIsNoError) {
+  std::string stat = "S";
+  for (int field = 4; field <= 51; ++field) stat += " " + std::to_string(field);
+  const auto memory = memory_in(stat);
+  ASSERT_TRUE(memory);
+  EXPECT_EQ(memory->state, 'S');
+  EXPECT_EQ(memory->code_start, 26U);
+  EXPECT_EQ(memory->environment_start, 50U);
+  EXPECT_EQ(memory->environment_end, 51U);
+  for (const char* few :
+       {"", "S", "S 1 2 3", "S 1 2 x 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24"}) {
+    EXPECT_FALSE(memory_in(few)) << few;
+  }
+}
+
 TEST(LeftProcesses, AreNamedOnOneLineHoweverManyAndHowLong) {
   EXPECT_EQ(in_words({71}, {"tensorboard --logdir runs"}), "71 (tensorboard --logdir runs)");
   EXPECT_EQ(in_words({71, 72}, {"sleep 9", "a\nb"}), "71 (sleep 9), 72 (a\\nb)");

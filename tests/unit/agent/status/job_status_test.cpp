@@ -205,6 +205,19 @@ TEST(JobStatus, AValueThatIsNoNumberStaysNone) {
   EXPECT_TRUE(std::isnan(read->workers.at(0).progress->values.at(0).value));
 }
 
+// Ten times the longest wait is a time limit.
+TEST(JobStatus, ALongTimeOfAnotherNodeOverflowsNothing) {
+  NodeStatus node = full_node();
+  node.longest_wait = std::chrono::microseconds(INT64_MAX / 1000);
+  node.round_age = std::chrono::microseconds(-INT64_MAX / 1000);
+  const auto read = node_status_from(to_json(node));
+  ASSERT_TRUE(read) << read.error().to_string();
+  EXPECT_EQ(read->longest_wait, std::chrono::years(10));
+  EXPECT_EQ(read->round_age, -std::chrono::years(10));
+  const rdzv::HangTimeout automatic{.is_automatic = true};
+  EXPECT_EQ(automatic.limit(read->longest_wait), std::chrono::years(100));
+}
+
 TEST(JobStatus, RefusesWhatIsCutOffOrOfAnotherKind) {
   const std::string whole = to_json(full_job());
   for (std::size_t size = 0; size < whole.size(); ++size) {

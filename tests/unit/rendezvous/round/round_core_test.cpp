@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "rendezvous/common/exit_codes.h"
+#include "rendezvous/common/limits.h"
 
 namespace ddprun::rdzv {
 namespace {
@@ -355,6 +356,21 @@ TEST(RoundCore, SaysWhichRanksAreMissingWhereRanksAreGiven) {
   ASSERT_THAT(receivers_of<WaitForNodes>(out), SizeIs(3));
   EXPECT_EQ(std::get<WaitForNodes>(out.front().message).remark, "node rank 2 is missing");
   EXPECT_EQ(remark_in(Leader(config_of(4, 4)).join(0, 0)), "") << "any rank will do";
+}
+
+// Without a token, whoever reaches the port can send hellos for the rank of another node.
+TEST(RoundCore, HellosThatWaitForATakenRankAreLimited) {
+  RoundConfig config = config_of(2, 2);
+  config.has_exact_ranks = true;
+  config.own_node.reset();  // the leader knows that its own node lives
+  Leader job(config);
+  job.join(0, 0);
+  for (int id = 1; id <= limits::kSparesFloor; ++id) {
+    EXPECT_EQ(only<Refused>(job.join(id, 0)), nullptr) << id;
+  }
+  EXPECT_NE(only<Refused>(job.join(1000, 0)), nullptr);
+  EXPECT_THAT(receivers_of<Refused>(job.wait(config.silence_limit)), SizeIs(limits::kSparesFloor));
+  EXPECT_EQ(only<Refused>(job.join(1001, 0)), nullptr) << "those before were refused";
 }
 
 TEST(RoundCore, NamesANodeThatItTurnsAwayUntilItMayTakePart) {
