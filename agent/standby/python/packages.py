@@ -87,11 +87,11 @@ PACKAGES = {
     "tqdm": Package((4,), ("TQDM_",), ("copies",), (), _NOTHING_OF_THE_PROGRAM),
     "transformers": Package((5,), ("HF_", "TRANSFORMERS_", "TOKENIZERS_", "RAYON_"), ("draws",), (), ("signals",),
                             _of_transformers),
-    "datasets": Package((5,), ("HF_", "ARROW_"), ("draws",), (), ("signals",), _of_datasets),
     "accelerate": Package((1,), ("ACCELERATE_", "FSDP_"), (), (), ("signals",)),
     "lightning": Package(**_OF_LIGHTNING),
     "pytorch_lightning": Package(**_OF_LIGHTNING),
-    # What these import.
+    # What these import. datasets is not imported for its own sake: pyarrow starts a thread then.
+    "datasets": Package(variables=("HF_", "ARROW_"), does=("draws",), renew=_of_datasets),
     "sympy": Package(does=("draws",), renew=_of_sympy),
     "fsspec": Package(variables=("FSSPEC_",), does=("copies", "asks for its process id")),  # it compares the id before use
     "filelock": Package(does=("asks for its process id",)),  # made anew by its own handler of forks

@@ -260,6 +260,8 @@ class _Preloaded:
     @staticmethod
     def _why_unfit(unit):
         package = packages.PACKAGES.get(unit.name) or packages.Package()
+        if "copies" in package.does:  # it looks for the variables with these beginnings among all
+            unit.reads = {name for name in unit.reads if name.startswith(package.variables)}
         if read := (unit.reads & imports.OF_A_WORKER) - set(package.reads):
             return f"{unit.name} reads {min(read)} while it is imported"
         if does := unit.does - set(package.does):
