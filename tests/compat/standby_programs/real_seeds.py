@@ -1,7 +1,7 @@
 import os
 import random
 import numpy
-os.environ["HOME"] += "/elsewhere"  # tqdm looks at all variables, for its own
+os.environ["PACKAGES"] += "/elsewhere"  # tqdm looks at all variables, for its own
 import torch
 from sympy import Dummy
 drawn = random.random(), numpy.random.rand(), torch.rand(1).item(), Dummy._base_dummy_index
