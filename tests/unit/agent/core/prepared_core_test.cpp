@@ -136,10 +136,10 @@ TEST_F(PreparedCore, AReplacementThatWasWrongIsTheLastOfTheJob) {
   fill();
   EXPECT_THAT(on(WorkerCannot{"weights differ", /*nor_later=*/true}),
               ElementsAre(ends_all, disarms, told("weights differ; when one")));
-  EXPECT_TRUE(core.is_given_up());
+  EXPECT_TRUE(core_.is_given_up());
   for (const auto& event : std::vector<Event>{RoundOver{}, RoundRuns{}, AllCanRecover{}}) {
     EXPECT_THAT(on(event), IsEmpty());
-    EXPECT_EQ(core.why_none(), "weights differ");
+    EXPECT_EQ(core_.why_none(), "weights differ");
   }
 }
 
