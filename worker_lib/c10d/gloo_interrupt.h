@@ -5,9 +5,10 @@
 // 30 minutes. So these are told here.
 //
 // The constructors and destructors of pairs and buffers are taken from LibTorch for it, by their symbols: they note the
-// object, and go on to LibTorch's own. So is what Gloo's thread calls when a pair is connected. In ddprun::standby, which a
-// program links that asks for it (these functions are null in others), or loaded before LibTorch for all to see. Needs none of Gloo's declarations, of which those of a distribution have
-// other layouts than LibTorch's copy. Any thread.
+// object, and go on to LibTorch's own. So is what Gloo's thread calls when a pair is connected or fails. This is a part of
+// ddprun::standby, which a program links if it asks for it (in other programs the weak functions below are null), and of
+// the library that Python programs load before LibTorch. It needs none of Gloo's declarations, of which those of a
+// distribution have other layouts than LibTorch's copy. Any thread.
 #pragma once
 
 #include <cstdint>
@@ -15,9 +16,9 @@
 
 namespace ddprun::detail {
 
-// Whether they are noted: not if LibTorch's symbols come before these, or are others.
+// Whether pairs and buffers are noted: not if LibTorch's symbols come before these, or are others.
 [[gnu::weak]] bool can_interrupt_gloo();
-// Who waits has this failure, and who calls one of these groups from here on.
+// Calls that wait fail with `why`, and so does each later call of these groups.
 [[gnu::weak]] void interrupt_gloo(const std::string& why);
 // Grows with every call over Gloo that this process takes part in, by as many buffers as it needs, when the
 // call's turn comes: not yet with one that still waits behind others.

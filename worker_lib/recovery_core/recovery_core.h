@@ -1,7 +1,7 @@
 // The decisions of one rank in a training whose dead ranks are replaced in place (agent/README.md): a pure state
 // machine. step() takes the state and what happened, and returns the next state, what the shell must do, in this order,
-// and why, if it is a refusal or a failure. The shells: worker_lib/group/recovery.h, worker_lib/python/ddprun/recovery.py (by
-// worker_lib/in_place/in_place.h), and the workers of the tests.
+// and why, if it is a refusal or a failure. The shells: worker_lib/group/recovery.h, worker_lib/python/ddprun/recovery.py
+// (by worker_lib/in_place/in_place.h), and the workers of the tests.
 //
 // clang-format off
 //
