@@ -3,9 +3,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <sys/syscall.h>
+
 #include <chrono>
 #include <csignal>
+#include <cstdint>
 #include <filesystem>
+#include <fstream>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -130,13 +135,24 @@ TEST(SlowExecOfAnotherNode, HoldsUpNoEndOfTheJob) {
 // ---- files
 
 // The agent, and no other process: its keeper has a name of its own, and so have workers.
-std::string delays_open(const std::string& path) {
-  return delays("openat", path, kForEver) + ",process=ddprun";
+std::string delays_open(const std::string& path, const std::string& process = "ddprun") {
+  return delays("openat", path, kForEver) + ",process=" + process;
 }
 
 // As the kernel has it, where a filter asks another process what to do about a call.
-bool is_held_in_a_call(pid_t pid) {
-  return read_file("/proc/" + std::to_string(pid) + "/wchan").starts_with("seccomp_do_user");
+// In openat() or mkdir() of a path that begins so. Other calls are answered at once, and look the same for a moment.
+bool is_held_at(pid_t pid, const std::string& path) {
+  const std::string process = "/proc/" + std::to_string(pid);
+  if (!read_file(process + "/wchan").starts_with("seccomp_do_user")) return false;
+  std::istringstream call(read_file(process + "/syscall"));
+  long number = 0;
+  std::uintptr_t arguments[2] = {};
+  call >> number >> std::hex >> arguments[0] >> arguments[1];
+  std::ifstream memory(process + "/mem", std::ios::binary);
+  memory.seekg(static_cast<std::streamoff>(arguments[number == SYS_openat ? 1 : 0]));
+  std::string begin(path.size(), '\0');
+  memory.read(begin.data(), static_cast<std::streamsize>(begin.size()));
+  return memory.good() && begin == path;
 }
 
 class SlowFile : public ::testing::Test {
@@ -216,7 +232,8 @@ TEST_F(SlowFile, WhatIsReadBeforeTheStartHoldsUpNoSignal) {
   write_file(tree_ / "token", "a word that only this job knows", 0600);
   const std::pair<std::string, std::string> options[] = {
       {tree_ / "config.json", "--config=" + tree_ / "config.json"},
-      {tree_ / "token", "--token-file=" + tree_ / "token"},
+      {tree_ / "token",
+       "--token-file=" + tree_ / "token"},  // of two nodes: one alone does not read it
       {tree_ / "events.jsonl", "--events=" + tree_ / "events.jsonl"},
       {tree_ / "record.jsonl", "--record=" + tree_ / "record.jsonl"},
       {tree_ / "control", ""}};
@@ -224,10 +241,14 @@ TEST_F(SlowFile, WhatIsReadBeforeTheStartHoldsUpNoSignal) {
     SCOPED_TRACE(file);
     std::vector<std::string> all{"--nproc-per-node=1"};
     if (!option.empty()) all.push_back(option);
-    Job job(with_calls_denied({delays_open(file + "*"), delays("mkdir", file, kForEver)},
+    if (option.starts_with("--token")) {
+      all.insert(all.end(), {"--nnodes=2", "--node-rank=0", "--master-addr=127.0.0.1"});
+    }
+    Job job(with_calls_denied({delays_open(file + "*"), delays_open(file + "*", "ddprun-dynamic"),
+                               delays("mkdir", file, kForEver)},
                               ddprun(all, worker({"stamp", tree_.path(), "wait"}))),
             setup());
-    ASSERT_TRUE(job.reaches([&] { return is_held_in_a_call(job.pid()); })) << job.err();
+    ASSERT_TRUE(job.reaches([&] { return is_held_at(job.pid(), file); })) << job.err();
     job.signal(SIGTERM);
     EXPECT_LE(until_the_end(job), kStopLimit) << job.err();
     EXPECT_TRUE(stamps(tree_.path(), 0).empty()) << job.err();
