@@ -146,7 +146,6 @@ plant(HangNextCaseNeverBegins ${hangs} "next == cases_.end()" "true")
 plant(HangIsEndedThoughItMayHaveGoneOn ${hangs} "confirmed.is_so.value_or(false)" "confirmed.is_so.value_or(true)")
 plant(HangTakesAnyAnswerForItsOwn ${hangs} "found != cases_.end() && found->second.stage == stage" "found != cases_.end()")
 plant(HangLostAnswerIsNotAskedForAgain ${hangs} "std::ranges::count(answered.known, rank) > 0" "true")
-plant(HangIsConfirmedForEver ${hangs} "!confirmed.is_so && ++its->attempts < kAttempts" "!confirmed.is_so")
 
 # The copies, written only when they change.
 set(planted_sources "")
