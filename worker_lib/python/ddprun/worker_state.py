@@ -1,6 +1,7 @@
 """The state of a training that only one rank has, and the part of it that is equal on all ranks. Used by ddprun.recovery, which
 keeps the former in the rank's mirror and gives the latter to a rank that lacks it."""
 
+import collections
 import importlib
 import io
 import marshal
@@ -249,6 +250,7 @@ class SharedState:
             if size > _SMALL_PART_BYTES:
                 self._large[name] = size
         self._given = {}  # tensors of large parts, as another rank has given them
+        self._compared = collections.deque(maxlen=4)  # tensors of large parts in the last calls of version_of_weights()
 
     def settings(self):
         """All but the large tensors: what the program may change in a step or between two steps. As bytes."""
@@ -319,8 +321,9 @@ class SharedState:
 
     def version_of_weights(self):
         """Differs after each change of a parameter, or of a large part, which may have other tensors by then."""
-        return (sum([each._version for each in self._parameters]),
-                [(each.data_ptr(), each._version) for name in self._large for each in self._large_tensors(name)])
+        large = [each for name in self._large for each in self._large_tensors(name)]
+        self._compared.append(large)  # lives on, so that another tensor has another address
+        return sum([each._version for each in self._parameters]), [(each.data_ptr(), each._version) for each in large]
 
     def why_not(self):
         """Why the optimizers' state, which is there after a step, cannot be carried; None: it can."""
