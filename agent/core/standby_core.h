@@ -119,8 +119,7 @@ struct StartZygote {
 };
 struct LoadModules {
   std::vector<std::string> names;
-  std::vector<std::string> left_out =
-      {};  // though the zygote would load them; "*": only `names`
+  std::vector<std::string> left_out = {};  // though the zygote would load them; "*": only `names`
   bool operator==(const LoadModules&) const = default;
 };
 struct ForkStandby {

@@ -224,8 +224,7 @@ void DashboardFeed::look_at_leader(const JobStatus& status) {
   std::optional<std::int64_t> decides_at_ms;
   if (status.leader && status.leader->left) {
     decides_at_ms = at_ms_ + in_ms(*status.leader->left);
-    const bool is_same =
-        decides_at_ms_ && std::abs(*decides_at_ms - *decides_at_ms_) < kJitterMs;
+    const bool is_same = decides_at_ms_ && std::abs(*decides_at_ms - *decides_at_ms_) < kJitterMs;
     if (is_same) decides_at_ms = decides_at_ms_;
   }
   decides_at_ms_ = decides_at_ms;

@@ -232,8 +232,7 @@ TEST_F(SlowFile, WhatIsReadBeforeTheStartHoldsUpNoSignal) {
   write_file(tree_ / "token", "a word that only this job knows", 0600);
   const std::pair<std::string, std::string> options[] = {
       {tree_ / "config.json", "--config=" + tree_ / "config.json"},
-      {tree_ / "token",
-       "--token-file=" + tree_ / "token"},  // of two nodes: one alone does not read it
+      {tree_ / "token", "--token-file=" + tree_ / "token"},  // read by a node of several only
       {tree_ / "events.jsonl", "--events=" + tree_ / "events.jsonl"},
       {tree_ / "record.jsonl", "--record=" + tree_ / "record.jsonl"},
       {tree_ / "control", ""}};

@@ -6,9 +6,9 @@
 #include <stdlib.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstdlib>
 #include <exception>
-#include <csignal>
 #include <functional>
 #include <thread>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>

@@ -61,8 +61,8 @@ class WorkerLinkTest : public ::testing::Test {
                     .stepped = [this](const StepMarks& marks) { told.push_back(marks); },
                     .replicas_differ =
                         [this](std::int64_t step, int rank, int other, const std::string& what) {
-                          reported.push_back(std::to_string(step) + " " + std::to_string(rank) + " " +
-                                             std::to_string(other) + " " + what);
+                          reported.push_back(std::to_string(step) + " " + std::to_string(rank) +
+                                             " " + std::to_string(other) + " " + what);
                         },
                     .hello = [this] { reported.emplace_back("hello"); },
                     .cannot_recover =

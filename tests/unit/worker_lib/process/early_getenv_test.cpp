@@ -17,8 +17,8 @@ std::string seen_within;  // by the first call
 }  // namespace
 
 extern "C" void* dlsym(void* handle, const char* name) noexcept {
-  static auto* const next = reinterpret_cast<void* (*)(void*, const char*)>(
-      ::dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.34"));
+  static auto* const next =
+      reinterpret_cast<void* (*)(void*, const char*)>(::dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.34"));
   if (std::string_view(name) == "getenv" && ++calls_of_dlsym == 1) {
     const char* const value = std::getenv("DDPRUN_TEST_WITHIN_DLSYM");
     seen_within = value == nullptr ? "nothing" : value;
