@@ -439,6 +439,16 @@ class Refused(unittest.TestCase):
                 self.assertIsNone(make()._recovery)
                 self.assert_said(words)
 
+    def test_a_package_of_another_version(self):
+        import contextlib
+        import io
+        from unittest import mock
+        from ddprun import in_place
+        said = io.StringIO()
+        with mock.patch.object(in_place, "is_there", False), contextlib.redirect_stderr(said):
+            self.assertFalse(self.join().is_replaceable)
+        self.assertIn("not replaced in place: its package ddprun is of another version", said.getvalue())
+
     def test_other_groups_and_stores(self):
         from unittest import mock
         with mock.patch.object(self.groups, "_url", "tcp://127.0.0.1:1"):

@@ -112,7 +112,7 @@ class Action(NamedTuple):
     numbers: tuple
 
 
-def who_needs_state(places):
+def donor_and_takers(places):
     """(the rank that gives its state, the ranks that need it), by the places of all ranks."""
     needs = (ctypes.c_int * len(places))()
     donor = _c.plan((Place * len(places))(*places), len(places), needs)
@@ -225,7 +225,7 @@ class Link:
         link = progress.link_of_process()
         if not link or getattr(link, "version", 0) < _LINK_SINCE or link.socket is None:
             return None
-        return Link(link) if is_there else None
+        return Link(link)
 
     def __init__(self, link):
         self._socket = link.socket

@@ -53,6 +53,12 @@ def recovery_of(models, optimizers, parts, per_rank, given, unchanged, place):
     groups = getattr(sys.modules.get("_ddprun_groups"), "current", None)
     if groups is None or "DDPRUN_REPLACES" not in os.environ:
         return None
+    if not in_place.is_there:
+        why = "its package ddprun is of another version than the ddprun that has started it"
+        if groups.is_prepared:
+            raise CannotRecover(why)
+        print(f"ddprun: this program is not replaced in place: {why}", file=sys.stderr, flush=True)
+        return None
     link = in_place.Link.of_process()
     if link is None:
         return None
@@ -662,7 +668,7 @@ class Recovery:
         if self._core.state != "Taking":
             self._perform(actions)  # there is no plan
         [(_, (source, needs, _))] = actions
-        _, ranks = in_place.who_needs_state(places)
+        _, ranks = in_place.donor_and_takers(places)
         is_in_step = places[source].is_in_step != 0
         if source == self._groups.rank:
             making.tell(pickle.dumps(self._as_donor(is_in_step)))
