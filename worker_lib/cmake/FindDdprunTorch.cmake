@@ -89,11 +89,11 @@ elseif(NOT DDPRUN_NCCL_INCLUDE)
 else()
   set(DDPRUN_TORCH_HAS_CUDA ON)
   foreach(_name torch_cuda c10_cuda)
-    add_library(ddprun::lib${_name} SHARED IMPORTED)
+    add_library(ddprun::lib${_name} SHARED IMPORTED GLOBAL)
     set_target_properties(ddprun::lib${_name} PROPERTIES
       IMPORTED_LOCATION "${_dir}/lib/lib${_name}.so" IMPORTED_SONAME "lib${_name}.so")
   endforeach()
-  add_library(ddprun::torch_cuda INTERFACE IMPORTED)
+  add_library(ddprun::torch_cuda INTERFACE IMPORTED GLOBAL)
   target_include_directories(ddprun::torch_cuda SYSTEM INTERFACE
     "${DDPRUN_CUDA_INCLUDE}" "${DDPRUN_NCCL_INCLUDE}" ${_cuda_hints})
   target_compile_definitions(ddprun::torch_cuda INTERFACE USE_C10D_NCCL USE_CUDA)
