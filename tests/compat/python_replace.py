@@ -42,9 +42,11 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler, RandomSamp
 import ddprun
 
 folder, what = pathlib.Path(sys.argv[1]), json.loads(sys.argv[2])
-device = what["device"]
+device = what["device"].replace("local", os.environ["LOCAL_RANK"])
 torch.set_num_threads(1)
-dist.init_process_group("gloo")
+if device != "cpu":
+    torch.cuda.set_device(device)
+dist.init_process_group(what.get("backend", "gloo"))
 rank, world = dist.get_rank(), dist.get_world_size()
 torch.manual_seed(7)
 time.sleep(what.get("setup_s", 0))
@@ -77,6 +79,8 @@ class Ledger:
 width = what.get("width", 64)
 model = nn.Sequential(nn.Linear(16, width), nn.ReLU(), nn.Dropout(0.2), nn.Linear(width, width), nn.BatchNorm1d(width),
                       nn.ReLU(), nn.Linear(width, 10)).to(device)
+if what.get("sync_batch_norm"):
+    model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
 ddp = DistributedDataParallel(model, bucket_cap_mb=0.01, **what.get("ddp", {}))
 optimizer = torch.optim.AdamW(ddp.parameters(), 1e-3)
 scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 7, 0.99)
@@ -230,13 +234,15 @@ class Training:
 
 
 class Replaced(unittest.TestCase):
+    training = Training
+
     def setUp(self):
         self.folder = Path(tempfile.mkdtemp())
         self.addCleanup(shutil.rmtree, self.folder)
 
     def undisturbed(self, ranks, what):
         # From standbys, which import PyTorch once. Without restarts nobody is replaced.
-        return Training(self.folder / f"plain-{ranks}", ranks, what, f"--standby={ranks}", "--max-restarts=0")
+        return self.training(self.folder / f"plain-{ranks}", ranks, what, f"--standby={ranks}", "--max-restarts=0")
 
     def kill(self, training, chance, kills, during_recovery=0.0):
         """So many times; how long each took, in ms."""
@@ -270,7 +276,7 @@ class Replaced(unittest.TestCase):
         steps_per_epoch = -(-what.get("samples", 64) // (8 * what.get("per_step", 1)))
         what = {**what, "epochs": (FIRST + 2 * AHEAD * kills) // steps_per_epoch + 2}
         with self.undisturbed(ranks, what) as plain, \
-                Training(self.folder / f"killed-{ranks}-{nodes}-{seed}", ranks, what, f"--standby={ranks // nodes}",
+                self.training(self.folder / f"killed-{ranks}-{nodes}-{seed}", ranks, what, f"--standby={ranks // nodes}",
                          nodes=nodes).paced() as training:
             expected = plain.wait()
             took = self.kill(training, random.Random(seed), kills, during_recovery)
@@ -313,7 +319,7 @@ class Replaced(unittest.TestCase):
             self.disturb(2, {"width": 7000, "setup_s": 10}, 5, seed=20)
 
 
-def without_agent():
+def without_agent(backend="gloo"):
     """What an agent's hooks would bring, and the agent's end of a link, in this process; it is all ranks."""
     import ctypes
     import importlib.util
@@ -335,7 +341,7 @@ def without_agent():
     groups = sys.modules["_ddprun_groups"] = importlib.util.module_from_spec(about)
     about.loader.exec_module(groups)
     groups.install(dist.distributed_c10d)
-    dist.init_process_group("gloo")
+    dist.init_process_group(backend)
     return store, agent, groups.current
 
 

@@ -33,7 +33,7 @@ constexpr std::size_t kDeviceBytes = std::size_t{16} << 30;
 
 // ---- errors
 
-std::atomic<int> sticky_error{cudaSuccess};  // of the whole process, as after a fault of the GPU
+std::atomic<int> sticky_error{cudaSuccess};  // the whole process has it, as after a fault of the GPU
 thread_local cudaError_t last_error = cudaSuccess;
 
 cudaError_t result(cudaError_t error) {

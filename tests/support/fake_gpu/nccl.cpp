@@ -64,13 +64,13 @@ struct ncclComm {
   int rank = 0, size = 0, device = 0;
   Meeting* meeting = nullptr;
   char* slices = nullptr;
-  std::uint64_t turn = 0;                    // of the stream's thread
+  std::uint64_t turn = 0;                    // the stream's thread counts it
   std::atomic<bool> is_ended = false;        // its kernels end
   std::atomic<bool> refuses_calls = false;   // revoked or aborted
   std::atomic<bool> has_no_proxies = false;  // their threads are joined once
   std::atomic<int> kernels = 0;              // queued or running
   std::atomic<int> async_error = ncclSuccess;
-  std::thread making;  // of a communicator that does not block
+  std::thread making;  // makes a communicator that does not block
 
   // False if the communicator is ended meanwhile.
   template <typename Condition>
@@ -166,7 +166,7 @@ T combined(T one, T other, ncclRedOp_t operation) {
 }
 
 struct Reduction {
-  std::size_t count;  // of elements in the whole buffer
+  std::size_t count;  // elements in the whole buffer
   ncclDataType_t type;
   ncclRedOp_t operation;
 };

@@ -261,6 +261,70 @@ std::tuple<at::Tensor, at::Tensor> native_dropout(const at::Tensor& input, doubl
   return {input * mask * (p < 1 ? 1 / (1 - p) : 0.0), mask};
 }
 
+// ---- SyncBatchNorm, whose operators have no kernel for the CPU
+
+using Optional = std::optional<at::Tensor>;
+
+std::vector<std::int64_t> all_but_channels(const at::Tensor& input) {
+  std::vector<std::int64_t> dimensions{0};
+  for (std::int64_t each = 2; each < input.dim(); ++each) dimensions.push_back(each);
+  return dimensions;
+}
+
+at::Tensor by_channel(const at::Tensor& values, const at::Tensor& input) {
+  std::vector<std::int64_t> shape(static_cast<std::size_t>(input.dim()), 1);
+  shape[1] = -1;
+  return values.view(shape);
+}
+
+std::tuple<at::Tensor, at::Tensor> batch_norm_stats(const at::Tensor& input, double eps) {
+  const auto [variance, mean] = at::var_mean(input, all_but_channels(input), /*unbiased=*/false);
+  return {mean, (variance + eps).rsqrt()};
+}
+
+at::Tensor batch_norm_elemt(const at::Tensor& input, const Optional& weight, const Optional& bias,
+                            const at::Tensor& mean, const at::Tensor& inverse_deviation, double) {
+  at::Tensor output = (input - by_channel(mean, input)) * by_channel(inverse_deviation, input);
+  if (weight) output = output * by_channel(*weight, input);
+  if (bias) output = output + by_channel(*bias, input);
+  return output;
+}
+
+// Of all ranks: a row each.
+std::tuple<at::Tensor, at::Tensor> batch_norm_gather_stats_with_counts(
+    const at::Tensor&, const at::Tensor& means, const at::Tensor& inverse_deviations,
+    const Optional& running_mean, const Optional& running_var, double momentum, double eps,
+    const at::Tensor& counts) {
+  const at::Tensor count = counts.view({-1, 1}), total = counts.sum();
+  const at::Tensor mean = (means * count).sum(0) / total;
+  const at::Tensor variances = inverse_deviations.square().reciprocal() - eps;
+  const at::Tensor squares = ((variances + (means - mean).square()) * count).sum(0);
+  if (running_mean) running_mean->mul_(1 - momentum).add_(mean, momentum);
+  if (running_var) running_var->mul_(1 - momentum).add_(squares / (total - 1), momentum);
+  return {mean, (squares / total + eps).rsqrt()};
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> batch_norm_backward_reduce(
+    const at::Tensor& gradient, const at::Tensor& input, const at::Tensor& mean,
+    const at::Tensor& inverse_deviation, const Optional&, bool, bool, bool) {
+  const auto dimensions = all_but_channels(input);
+  const at::Tensor sum = gradient.sum(dimensions);
+  const at::Tensor product = (gradient * (input - by_channel(mean, input))).sum(dimensions);
+  return {sum, product, product * inverse_deviation, sum.clone()};
+}
+
+at::Tensor batch_norm_backward_elemt(const at::Tensor& gradient, const at::Tensor& input,
+                                     const at::Tensor& mean, const at::Tensor& inverse_deviation,
+                                     const Optional& weight, const at::Tensor& sum,
+                                     const at::Tensor& product, const at::Tensor& counts) {
+  const at::Tensor total = counts.sum();
+  const at::Tensor slope = product / total * inverse_deviation.square();
+  const at::Tensor rest = gradient - by_channel(sum / total, input) -
+                          (input - by_channel(mean, input)) * by_channel(slope, input);
+  const at::Tensor output = rest * by_channel(inverse_deviation, input);
+  return weight ? output * by_channel(*weight, input) : output;
+}
+
 // These need no kernel of the device.
 const std::set<std::string>& native_operators() {
   static const std::set<std::string> names = {"empty",
@@ -304,6 +368,11 @@ class Operators {
     const c10::WarningUtils::WarningHandlerGuard guard(&silent);
     at::globalContext().setUserEnabledCuDNN(false);
     library_.impl("native_dropout", &native_dropout);
+    library_.impl("batch_norm_stats", &batch_norm_stats);
+    library_.impl("batch_norm_elemt", &batch_norm_elemt);
+    library_.impl("batch_norm_gather_stats_with_counts", &batch_norm_gather_stats_with_counts);
+    library_.impl("batch_norm_backward_reduce", &batch_norm_backward_reduce);
+    library_.impl("batch_norm_backward_elemt", &batch_norm_backward_elemt);
     constexpr std::string_view kNamespace = "aten::";
     for (const c10::OperatorName& each : c10::Dispatcher::singleton().getAllOpNames()) {
       if (!each.name.starts_with(kNamespace)) continue;

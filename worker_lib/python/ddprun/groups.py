@@ -7,8 +7,9 @@ replaces and in their prepared standbys (`_ddprun_groups`; hooks.py). ddprun.rec
 A prepared standby makes its set-up without the others: its group answers nothing, but that DistributedDataParallel can be
 constructed in it.
 
-Gloo cannot be aborted. What ends its calls is a library that ddprun's hooks load before PyTorch (c10d/gloo_interrupt.h). A
-wait at the store ends when the store's connection is shut down.
+Gloo cannot be aborted. What ends its calls is a library that ddprun's hooks load before PyTorch (c10d/gloo_interrupt.h). Calls of
+NCCL are ended by nccl.py. A wait at the store ends when the store's connection is shut down, and the making of a communicator of
+NCCL when the connections over which its ranks meet are.
 """
 
 import contextlib
@@ -31,22 +32,44 @@ class NeedsOthers(RuntimeError):
     """The set-up of a prepared standby asks for what only the other ranks know."""
 
 
-def _connections_to(port):
-    """Inodes and duplicates of this process's connections to that port of a store: a TCPStore tells nobody which is its own."""
+def _tcp_sockets():
+    """(inode, duplicate, port of its peer, None for a listener) of each one of this process: a TCPStore does not say which is its
+    own."""
     for name in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError):  # a listener, or closed meanwhile
+        with contextlib.suppress(OSError):  # closed meanwhile
             duplicate = os.dup(int(name))
             if not stat.S_ISSOCK(os.fstat(duplicate).st_mode):
                 os.close(duplicate)
                 continue
-            with socket.socket(socket.AF_INET, socket.SOCK_STREAM, fileno=duplicate) as each:
-                peer = each.getpeername()
-                if isinstance(peer, tuple) and peer[1] == port:
-                    yield os.fstat(duplicate).st_ino, each
+            with socket.socket(fileno=duplicate) as each:
+                if each.family not in (socket.AF_INET, socket.AF_INET6) or each.type != socket.SOCK_STREAM:
+                    continue
+                try:
+                    port = each.getpeername()[1]
+                except OSError:
+                    port = None
+                yield os.fstat(duplicate).st_ino, each, port
+
+
+class _Calls:
+    """How many calls over Gloo and NCCL this process has taken part in: `value`, which begins anew with each group."""
+
+    def __init__(self, groups, of_gloo):
+        self._groups, self._of_gloo = groups, of_gloo
+
+    @property
+    def value(self):
+        nccl = self._groups.nccl
+        return self._of_gloo.value + (nccl.calls() if nccl is not None else 0)
+
+
+class DeviceFailed(RuntimeError):
+    """The GPU of this process answers nothing but an error."""
 
 
 class Groups:
     """The groups of this process. The main thread calls; shut() may be called by another one."""
+    DeviceFailed = DeviceFailed  # this file is not imported as a module of the package
 
     def __init__(self, c10d):
         self.c10d = c10d
@@ -56,10 +79,13 @@ class Groups:
         self._library = ctypes.CDLL(None)
         can_interrupt = getattr(self._library, "ddprun_can_interrupt_gloo", None)
         self._interrupt = self._library.ddprun_interrupt_gloo if can_interrupt is not None and can_interrupt() else None
-        self._before = None  # while a group is made again: the inodes of the connections to the store that there were
+        self._before = None  # while a group is made again: the inodes of the TCP sockets that there were
+        self._device = None  # that the model is on
+        self.is_nccl = False
+        self.nccl = None  # the Communicator of a group of NCCL that can be made again
         self._generation = 0
         self._hidden = None  # the group of all ranks, while a group that answers nothing is in its place
-        self.old = []  # groups that were broken, and since when
+        self.old = []  # groups that were broken, since when, and their communicators
         self._lock = threading.Lock()  # guards these
         self._url = self._timeout = None
         self._make = c10d._new_process_group_helper
@@ -105,15 +131,19 @@ class Groups:
         with self._lock:
             if self._generation >= generation:
                 return
-            self._interrupt(b"the group is made anew")
+            if self._interrupt is not None:
+                self._interrupt(b"the group is made anew")
+            if self.nccl is not None:
+                self.nccl.end_calls()
             before = self._before
-            for inode, connection in _connections_to(self._port_of_store()) if before is not None else ():
-                if inode not in before:
+            for inode, connection, port in _tcp_sockets() if before is not None else ():
+                # Over which sockets NCCL's ranks meet is not known.
+                if inode not in before and (port == self._port_of_store() or self.is_nccl):
                     with contextlib.suppress(OSError):  # the other end is gone
                         connection.shutdown(socket.SHUT_RDWR)
 
     def why_not(self, device):
-        """Why the groups of this process, whose model is on a device of this type, cannot be made again; None: they can."""
+        """Why the groups of this process, whose model is on this device, cannot be made again; None: they can."""
         if self.refused is not None:
             return self.refused
         if not self.c10d.is_initialized():
@@ -122,19 +152,22 @@ class Groups:
             return "its ranks do not meet at the store of ddprun (init_process_group has a store or an address of its own)"
         backend = self.c10d.get_backend_config()
         by_device = dict(each.split(":", 1) for each in backend.split(",") if ":" in each)
-        for each in ("cpu", device):
-            its = by_device.get(each, backend)
-            if its != "gloo":
-                return f"its process group is of {its}, and only Gloo's is made again"
-        if self._interrupt is None:
+        used = {by_device.get("cpu", "gloo"), by_device.get(device.type, backend)}
+        if not used <= {"gloo", "nccl"}:
+            return f"its process group is of {' and '.join(sorted(used))}, and Gloo's and NCCL's are made again"
+        if "gloo" in used and "gloo" in backend and self._interrupt is None:
             return "calls over the Gloo of this PyTorch cannot be ended"
-        return None
+        if "nccl" not in used:
+            return None
+        from ddprun import nccl
+        return nccl.why_not()
 
-    def remember(self):
-        """The group as it is made by the program."""
+    def remember(self, device):
+        """The group as it is made by the program, whose model is on this device."""
         group = self.c10d._get_default_group()
         self.rank, self.world_size = group.rank(), group.size()
-        self._backend = self.c10d._world.pg_map[group][0]
+        self._backend, self._device = self.c10d._world.pg_map[group][0], device
+        self.is_nccl = device.type == "cuda" and "cuda:nccl" in self.c10d.get_backend_config()
         self._library.ddprun_read_unwind_tables_ahead()
 
     @staticmethod
@@ -152,32 +185,68 @@ class Groups:
         """What each rank says, when all have said something; before there is a generation. Once for each `about`."""
         return _ask_all(self._store(about), self.rank, self.world_size, word)
 
+    def calls(self, of_gloo):
+        """How many calls this process has taken part in (_Calls); `of_gloo` counts those over Gloo."""
+        return _Calls(self, of_gloo)
+
+    def make_replaceable(self):
+        """A group of NCCL once more, as one whose ranks can be replaced. All ranks call it. Gives the group."""
+        self.c10d.destroy_process_group()
+        return self.form(self._store("generation", "0"))
+
     @contextlib.contextmanager
     def made_again(self, generation, is_outdated):
         """For the time in which the group is made: gives its _Making. What that does ends with an exception when a newer
         generation begins, before which `is_outdated` becomes true."""
         c10d, timeout = self.c10d, self._timeout
         self.shut(generation)
+        if self.nccl is not None:
+            self.await_device()
+            self.nccl.note_idle()
         if c10d.is_initialized():
-            self.old.append((time.monotonic(), c10d._get_default_group()))
+            self.old.append((time.monotonic(), c10d._get_default_group(), self.nccl))
+            c10d._world.pg_names.clear()  # or it waits for what the groups have under way
             c10d.destroy_process_group()
-        c10d._world.group_count = 0  # the group's name is a part of its keys, and one that was not made has a number, too
-        hook = sys.excepthook  # is wrapped once more each time
         with self._lock:
-            self._generation = generation
-            self._before = {inode for inode, _ in _connections_to(self._port_of_store())}
+            self._generation, self.nccl = generation, None
+            self._before = {inode for inode, *_ in _tcp_sockets()}
         try:
             yield _Making(self, self._store("generation", str(generation)), is_outdated)
         finally:
             self._before = None
             self._timeout = timeout
-            sys.excepthook = hook
+
+    def await_device(self):
+        """Until all that is queued there is done."""
+        torch = sys.modules["torch"]
+        try:
+            torch.cuda.synchronize(self._device)
+        except RuntimeError as error:  # an error of the context, which no call takes back
+            raise self.DeviceFailed(f"its GPU has failed ({str(error).splitlines()[0]})") from error
+
+    def free_old(self):
+        """All ranks have come to make the group again."""
+        for _, _, communicator in self.old:
+            if communicator is not None:
+                communicator.free()
 
     def form(self, store):
         """The group of all ranks, who come to it now."""
-        c10d, timeout = self.c10d, self._timeout
-        c10d.init_process_group(self._backend, store=store, rank=self.rank, world_size=self.world_size, timeout=FORMING_LIMIT)
+        c10d, timeout, hook = self.c10d, self._timeout, sys.excepthook
+        c10d._world.group_count = 0  # the group's name is a part of its keys, and one that was not made has a number, too
+        options = {}
+        with contextlib.ExitStack() as stack:
+            if self.is_nccl:
+                from ddprun import nccl
+                stack.enter_context(nccl.variables())
+                options["device_id"] = self._device  # the communicator is made here and not with the first call
+            c10d.init_process_group(self._backend, store=store, rank=self.rank, world_size=self.world_size, timeout=FORMING_LIMIT,
+                                    **options)
+        sys.excepthook = hook  # was wrapped once more
+        self._timeout = timeout
         group = c10d._get_default_group()
+        if self.is_nccl:
+            self.nccl = nccl.Communicator(group._get_backend(self._device))
         set_timeout = getattr(c10d, "set_timeout", None) or c10d._set_pg_timeout  # which PyTorch 2.15 says is deprecated
         set_timeout(timeout, group)
         return group
@@ -200,7 +269,7 @@ class Groups:
     def forget_old(self):
         """Ends old groups. That joins their threads, which may still be in a call that fails: so they stay for a while."""
         now = time.monotonic()
-        self.old = [(since, group) for since, group in self.old if now - since < _OLD_S]
+        self.old = [each for each in self.old if now - each[0] < _OLD_S or (each[2] is not None and not each[2].is_freed())]
 
     def take_place(self):
         """From here on the groups of this prepared standby are with the others."""
@@ -216,7 +285,7 @@ def _ask_all(store, rank, world_size, word):
 
 
 class _Making:
-    """Of the group of a generation."""
+    """The making of the group of a generation. Its calls raise an exception when a newer generation has begun."""
 
     def __init__(self, groups, store, is_outdated):
         self._groups, self._store, self._is_outdated = groups, store, is_outdated
@@ -234,6 +303,11 @@ class _Making:
         self._store.set_timeout(FORMING_LIMIT)
         return words
 
+    def check_results(self):
+        """Before what a call over NCCL has left is used."""
+        self._groups.await_device()
+        self._check()
+
     def tell(self, text):
         """On one rank."""
         self._store.set("told", text)
@@ -242,6 +316,7 @@ class _Making:
         return self._store.get("told")
 
     def group(self):
+        self._groups.free_old()
         group = self._groups.form(self._store)
         self._check()
         return group

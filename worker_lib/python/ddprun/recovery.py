@@ -33,6 +33,7 @@ from ddprun.worker_state import layout_of, make_reducer_again, states_of, take_a
 
 # From the failure of a call until the agent says what becomes of the round.
 _NEWS_LIMIT_S = 30
+_LOST_BETWEEN = "a rank was lost between two steps, between which the ranks call each other"
 # The buckets of DDP are those of all later steps from the second one on.
 _OFFERS_AFTER = 2
 _STATE_BYTES_MIN = 32768
@@ -63,7 +64,7 @@ def recovery_of(models, optimizers, parts, per_rank, given, unchanged, place):
     if link is None:
         return None
     why = torch_names.missing() or _why_not(models, optimizers, parts) or why_not_pickled({**parts, **per_rank})
-    why = why or groups.why_not(next(models[0].parameters()).device.type)
+    why = why or groups.why_not(next(models[0].parameters()).device)
     if why is not None:
         link.refuse(why, nor_later=False)
         if groups.is_prepared:
@@ -132,7 +133,8 @@ class Recovery:
         self._may_skip_steps = any(isinstance(each, torch.amp.GradScaler) for each in parts.values())
         self._all_given, self._unchanged = given, unchanged
         self._trained = [each.requires_grad for each in self._parameters]
-        self._calls, self._failures = in_place.gloo_calls(), in_place.gloo_failures()
+        self._device = self._parameters[0].device
+        self._calls, self._failures = groups.calls(in_place.gloo_calls()), in_place.gloo_failures()
         self._place = place
         self._loader = None  # the one that this loop goes through
         self._generators_seen = []  # generators of random numbers that the program has when its first steps begin
@@ -166,6 +168,9 @@ class Recovery:
         self._settings = b""  # as they were when the last step was committed
         self._settings_at_entry = b""
         self._is_in_block = self._has_stepped = self._has_given = self._was_ended = False
+        self._is_between = False  # the program runs, behind the block of a step
+        self._border = threading.Lock()  # is held where a step ends, so that the listening thread knows on which side of it calls are
+        self._stream = self._reduced = None  # over NCCL: the stream of this step, and an event in it
         self._calls_at_commit = self._calls_at_entry = self._calls_at_step = self._between = 0
         self._weights_at_entry = 0
         self._gives_buffers = [True] * len(models)
@@ -220,13 +225,15 @@ class Recovery:
         why = self._own.buffers.why_not()
         if why is not None:
             return self.refuse(why)
-        groups.remember()
+        groups.remember(self._device)
         link.hold_death_lock()
         for ddp in self._models:
             ddp.register_forward_pre_hook(self._before_forward, with_kwargs=True)
             ddp.register_forward_hook(self._after_forward)
         for optimizer in self._optimizers:
             optimizer.register_step_post_hook(self._after_step)
+            if groups.is_nccl:
+                optimizer.register_step_pre_hook(self._before_step)
         groups.on_refused = self.refuse
         if groups.is_prepared:
             return self._perform(self._core.joined(0))
@@ -237,6 +244,11 @@ class Recovery:
             self._settings = self._shared.settings()
         except Exception as error:  # the program's classes raise anything
             return self.refuse(f"an option of a parameter group cannot be pickled ({type(error).__name__}: {error})")
+        if groups.is_nccl:
+            group = groups.make_replaceable()
+            for ddp in self._models:
+                make_reducer_again(ddp, group, None, [each.grad is not None for each in ddp.parameters()])
+            self._reduced = torch.cuda.Event()
         self._calls_at_commit, self._failures_before = self._calls.value, self._failures.value
         try:
             self._mirror = in_place.Mirror.make(self._own.buffers.size + _STATE_BYTES_MIN, self._own.buffers.set_up())
@@ -244,7 +256,9 @@ class Recovery:
             self.refuse(str(error))
 
     def _take_place(self):
-        _warm_up(self._parameters[0].device)
+        _warm_up(self._device)
+        if self._groups.is_nccl:
+            self._reduced = torch.cuda.Event()
         descriptor = self._link.await_place()
         os.environ.pop("DDPRUN_PREPARED")
         self._groups.take_place()
@@ -259,7 +273,17 @@ class Recovery:
         self._is_offered = True
 
     def _listen(self):
-        self._link.listen(self._groups.shut)
+        self._link.listen(self._break_calls)
+
+    def _break_calls(self, generation):
+        """On the listening thread. Over Gloo a call that is ended raises an exception; over NCCL it leaves garbage, which must not
+        become a result of the program: all begin anew, and the call waits until this process is ended."""
+        with self._border:
+            has_results = self._groups.is_nccl and self._is_between and self._calls.value > self._calls_at_commit
+        if has_results:
+            self._link.refuse(_LOST_BETWEEN, nor_later=False)
+        else:
+            self._groups.shut(generation)
 
     def refuse(self, why):
         self._perform(self._core.refused(why))
@@ -349,8 +373,13 @@ class Recovery:
     def enter(self, frame):
         if self._core.state == "SetUp":
             self._perform(self._core.joined(self._place.committed))
-        self._was_ended = False
+        self._was_ended = self._is_between = False
         self._between = self._calls.value - self._calls_at_commit
+        if self._between > 0 and self._groups.is_nccl and self._is_offered:
+            torch.cuda.synchronize(self._device)  # what the ranks have called between two steps
+            if self._is_lost():
+                self.refuse(_LOST_BETWEEN)
+                raise CannotRecover(_LOST_BETWEEN)
         if self._at_first_entry is None and (self._shared.version_of_weights(), self._own.buffers.versions()) != self._versions_given:
             return self.refuse("weights, buffers or a large part are changed between a batch and its step: change them in the block of "
                                "the step, or after it")
@@ -379,6 +408,8 @@ class Recovery:
         # What has changed the state before a call of a step may do so again.
         self._aside = [each.clone() for each in self._shared.tensors()] if self._needs_copy else None
         self._calls_at_entry = self._calls.value
+        if self._groups.is_nccl:
+            self._stream = torch.cuda.current_stream(self._device)
         self._inputs, self._gave_gradients = [], []
         self._is_in_block = True
 
@@ -462,15 +493,36 @@ class Recovery:
         values = self._values(frame)
         if self._inputs_before is not None:  # made again: how far the loops in the block had got is no difference
             values.update(self._locals_at_entry)
-        why = agreement.difference_of_values(self._equal_values, _all_gather(values), frame)
+        why = agreement.difference_of_values(self._equal_values, self._all_gather(values), frame)
         if why is not None:
             self.end_for(why)
         self._values_to_compare -= 1
 
+    def _all_gather(self, value):
+        """The value of each rank. Over NCCL bytes are looked at when no rank was lost meanwhile."""
+        device = self._device if self._groups.is_nccl else torch.device("cpu")
+        data = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8).to(device)
+        sizes = [torch.zeros(1, dtype=torch.int64, device=device) for _ in range(self._groups.world_size)]
+        dist.all_gather(sizes, torch.tensor([data.numel()], device=device))
+        self._check_results()
+        sizes = [int(each) for each in sizes]
+        padded = torch.zeros(max(sizes), dtype=torch.uint8, device=device)
+        padded[:data.numel()] = data
+        gathered = [torch.empty_like(padded) for _ in sizes]
+        dist.all_gather(gathered, padded)
+        self._check_results()
+        return [pickle.loads(its[:size].cpu().numpy().tobytes()) for its, size in zip(gathered, sizes)]
+
+    def _check_results(self):
+        if self._groups.is_nccl:
+            torch.cuda.synchronize(self._device)
+            if self._is_lost():
+                raise ConnectionError("a rank was lost")
+
     def _sums_of_ranks(self, piece, pieces):
         """For this piece of the replicas; None: a rank was lost meanwhile, and the step counts."""
         try:
-            return _all_gather(self._shared.sums(piece, pieces))
+            return self._all_gather(self._shared.sums(piece, pieces))
         except Exception as error:
             if not self._is_of_loss(error):
                 raise
@@ -510,6 +562,9 @@ class Recovery:
     def _before_forward(self, ddp, arguments, options):
         if not self._is_in_block or self.is_off or not torch.is_grad_enabled():
             return
+        if self._groups.is_nccl and self._steps_made() < _OFFERS_AFTER and torch.cuda.is_current_stream_capturing():
+            self.refuse("its step is captured in a CUDA graph, whose calls cannot be ended")
+            return
         number = len(self._inputs)
         self._inputs.append(agreement.Inputs((arguments, options)))
         if self._inputs_before is not None and number < len(self._inputs_before) and not self._inputs[number].are_equal_to(
@@ -529,9 +584,9 @@ class Recovery:
         """Before the first of them is given to the other ranks."""
         if self._has_given or not self._is_in_block or self.is_off:
             return
-        if self._is_lost() and (not self._has_stepped or self._aside is not None):
+        if self._is_step_lost():
             self._was_ended = True
-            raise ConnectionError("a rank was lost in this step, which is made again")  # without its rest
+            raise _loss()  # without the step's rest
         if self._steps_made() < _OFFERS_AFTER and ddp not in self._gave_gradients:
             self._gave_gradients.append(ddp)
             if any(each.grad is not None and not each.grad.is_sparse and each.grad.any() for each in ddp.parameters()):
@@ -542,6 +597,24 @@ class Recovery:
         self._has_given = True
         self._at_effect = self._own.generators.now()
         self._write_effect(self._place.committed, self._place.steps + 1, self._at_effect)
+
+    def _before_step(self, *_):
+        """Over NCCL, before the optimizer's kernels are queued: the gradients are there, and were given by all ranks, since the
+        agent's word comes before calls are ended."""
+        if not self._is_in_block or self.is_off or self._has_stepped and self._aside is None:
+            return
+        if torch.cuda.current_stream(self._device) != self._stream:
+            self.refuse("its optimizer steps on another stream than that of the step")
+            return
+        self._reduced.record(self._stream)
+        self._reduced.synchronize()
+        if self._is_step_lost():
+            self._was_ended = True
+            raise _loss()
+
+    def _is_step_lost(self):
+        """What this step has done so far does not count: a rank was lost before the last change of the state."""
+        return self._is_lost() and (not self._has_stepped or self._aside is not None)
 
     def _after_step(self, *_):
         if not self._is_in_block or self.is_off:
@@ -565,10 +638,12 @@ class Recovery:
     # ---- the end of a step
 
     def check_step(self):
-        """Before it is committed."""
+        """Before it is committed. Gives the error of a step that does not count, since a rank was lost in it."""
         if not self._is_in_block and not self._was_ended:
-            return
+            return None
         self._note_calls_after_step()
+        if self._is_step_lost() and not self._was_ended:
+            return _loss()  # which the program has not seen: a GradScaler skips the optimizer's step for garbage
         why = self._why_not_commit()
         if why is not None:
             self.refuse(why)
@@ -578,6 +653,7 @@ class Recovery:
             self._compare_replicas()
         elif (self._place.committed + 1) % _GUARDED_STEPS == 0:
             self._look_for_drift()
+        return None
 
     def _why_not_commit(self):
         if self._was_ended:
@@ -596,10 +672,11 @@ class Recovery:
         return None
 
     def committed_step(self):
-        self._is_in_block = False
         self._aside, self._inputs, self._inputs_before = None, [], None
         self._perform(self._core.step_over())
-        self._calls_at_commit = self._calls.value
+        with self._border:
+            self._is_in_block, self._is_between = False, True
+            self._calls_at_commit = self._calls.value
         if self._groups.old:
             self._groups.forget_old()
         self._settings = self._shared.settings()
@@ -609,6 +686,8 @@ class Recovery:
         was_in_block, self._is_in_block, self._was_ended = self._is_in_block, False, False
         if not was_in_block:
             return False
+        if isinstance(error, torch.AcceleratorError) and not self._is_lost():
+            return self.refuse(f"its GPU has failed ({str(error).splitlines()[0]})")
         if not isinstance(error, Exception) or not self._is_of_loss(error):
             return self.refuse(f"a step was left by an exception of the program ({type(error).__name__})")
         if isinstance(error, CannotRecover):
@@ -627,6 +706,8 @@ class Recovery:
             self._inputs_before = self._inputs_before or self._inputs
             self._groups.hide()  # what follows the block must not call the others, which are at the entry
         self._aside, self._inputs = None, []
+        with self._border:
+            self._is_between = True
         return True
 
     def _is_of_loss(self, error):
@@ -646,6 +727,9 @@ class Recovery:
             except CannotRecover:
                 self.withdraw()
                 raise
+            except self._groups.DeviceFailed as failure:
+                self.refuse(str(failure))
+                raise CannotRecover(str(failure)) from failure
             except Exception as failure:
                 # Another rank was lost meanwhile.
                 if not self._link.await_news(wanted, _NEWS_LIMIT_S):
@@ -681,7 +765,10 @@ class Recovery:
             if not self._shared.has_groups_of(donor.settings):
                 raise CannotRecover("parameter groups were added to the optimizer after recoverable()")
             self._shared.take_shape(donor.shape)
-        self._shared.give(group, source, ranks)
+        if self._groups.is_nccl:
+            self._shared.broadcast(group, source, ranks, self._device, making.check_results)
+        else:
+            self._shared.give(group, source, ranks)
         if needs:
             self._settings = donor.settings
             self._shared.set(donor.settings)
@@ -707,7 +794,7 @@ class Recovery:
         if not has_entry and has_effect:
             (*_, is_settled, may_lack_draws), _, _ = self._own.read(self._record(committed - 1, True))
             if any(calls > 0 for calls, _ in of_level_ranks):
-                raise CannotRecover("a rank was lost between two steps, between which the ranks call each other")
+                raise CannotRecover(_LOST_BETWEEN)
             if may_lack_draws or not is_settled and any(draws for _, draws in of_level_ranks):
                 raise CannotRecover("a rank was lost between two steps, between which random numbers are drawn")
         return self._core.took(has_entry, has(committed - 1, False), has_effect)
@@ -786,10 +873,8 @@ class _Donor:
     needs_copy: bool  # the state is copied at each entry
 
 
-def _all_gather(value):
-    found = [None] * dist.get_world_size()
-    dist.all_gather_object(found, value)
-    return found
+def _loss():
+    return ConnectionError("a rank was lost in this step, which is made again")
 
 
 def _warm_up(device):

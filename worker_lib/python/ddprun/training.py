@@ -440,9 +440,9 @@ class Training:
 
     def _leave(self, step: Step, error) -> bool:
         place, is_forgotten = self._place, False
+        if error is None and self._is_on():
+            error = self._recovery.check_step()
         if error is None:
-            if self._is_on():
-                self._recovery.check_step()
             place.committed += 1
             step.committed = step.made = True
             if self._is_on():

@@ -421,6 +421,23 @@ class SharedState:
             finish()
 
 
+    def broadcast(self, group, source, to, device, check):
+        """Likewise, over NCCL: all ranks call it, and what is not taken is dropped. `check` awaits the device, and raises an exception
+        if what the call has left must not be used."""
+        if not to:
+            return
+        rank = group.rank()
+        for piece in _pieces_of(self.tensors_to_take() if rank in to else self.tensors()):
+            if rank == source:
+                data = torch.cat([each.contiguous().view(-1).view(torch.uint8) for each in piece]).to(device)
+            else:
+                data = torch.empty(sum(each.nbytes for each in piece), dtype=torch.uint8, device=device)
+            dist.broadcast(data, source, group=group)
+            check()
+            if rank in to:
+                _put(data, piece)
+
+
 def _pieces_of(tensors):
     """Lists of tensors on one device, each of so many bytes or of one tensor: a piece crosses to a GPU with one copy."""
     piece, size = [], 0
