@@ -3,7 +3,7 @@ equal on all ranks is refused with a sentence.
 
   python_keep_models.py DDPRUN [TEST…]
 
-- Restored: DDP with BatchNorm, FSDP2, ZeroRedundancyOptimizer, AMP, two models with two optimizers, on 1, 2 and 3 ranks and on two
+- Restored: DDP with BatchNorm, FSDP2 (by keep() and by recoverable()), HSDP, ZeroRedundancyOptimizer, AMP, two models with two optimizers, on 1, 2 and 3 ranks and on two
   nodes. All ranks are killed, and end with the bits of a run that nothing has disturbed.
 - Refused: wrong calls, and values that differ between ranks. Wrong calls raise the same in one process without ddprun.
 - Drifted: ranks that differ later.
@@ -141,6 +141,55 @@ def total(*states):
     "batch norm": total(batch_norm, of_batch_norm, schedulers[0]), "amp": total(amp, of_amp, scaler, average),
     "two optimizers": total(generator, discriminator, of_generator, of_discriminator), "FSDP2": total(sharded, of_sharded),
     "ZeRO": total(with_zero, zero.optim, schedulers[1]), "random numbers": hashlib.sha256(torch.get_rng_state().numpy()).hexdigest()}))
+dist.destroy_process_group()
+'''
+
+# A model of FSDP2 in a loop of recoverable(), whose ranks all die in the middle of the second epoch.
+SHARDED = '''
+import hashlib, json, os, pathlib, signal, sys
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+import ddprun
+
+folder, dies = pathlib.Path(sys.argv[1]), sys.argv[2] == "dies"
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+rank, world_size = dist.get_rank(), dist.get_world_size()
+round_number = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+torch.manual_seed(7)
+model = nn.Sequential(nn.Linear(8, 15), nn.BatchNorm1d(15), nn.ReLU(), nn.Dropout(0.2), nn.Linear(15, 8))
+mesh = init_device_mesh("cpu", (world_size // 2, 2), mesh_dim_names=("copies", "parts")) if world_size == 4 else (
+    init_device_mesh("cpu", (world_size,)))
+fully_shard(model[4], mesh=mesh)
+fully_shard(model, mesh=mesh)
+optimizer = torch.optim.AdamW(model.parameters())
+scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.5)
+data = TensorDataset(torch.randn(24 * world_size, 8))
+sampler = DistributedSampler(data)
+loader = DataLoader(data, batch_size=4, sampler=sampler)
+torch.manual_seed(100 + rank)
+training = ddprun.recoverable(model, optimizer, scheduler=scheduler, memory_every=2)
+(folder / f"kept-{rank}-{round_number}").write_text(str(training.committed))
+for epoch in training.epochs(2):
+    sampler.set_epoch(epoch)
+    for step in training.steps(loader):
+        with step as [inputs]:
+            optimizer.zero_grad()
+            model(inputs).pow(2).mean().backward()
+            optimizer.step()
+            scheduler.step()
+        if step.number == 9 and dies and round_number == 0:
+            dist.barrier()
+            os.kill(os.getpid(), signal.SIGKILL)
+total = hashlib.sha256()
+for each in [*model.state_dict().values(), *(its[name] for its in optimizer.state_dict()["state"].values() for name in sorted(its))]:
+    total.update((each.to_local() if hasattr(each, "to_local") else each).detach().numpy().tobytes())
+total.update(repr((scheduler.state_dict(), torch.get_rng_state().tolist())).encode())
+(folder / f"end-{rank}").write_text(json.dumps({"FSDP2": total.hexdigest()}))
 dist.destroy_process_group()
 '''
 
@@ -344,13 +393,13 @@ class Test(unittest.TestCase):
 
 
 class Restored(Test):
-    def check(self, ranks, nodes=1):
+    def check(self, ranks, nodes=1, program=MODELS):
         def ends(folder):
             return [json.loads((folder / f"end-{rank}").read_text()) for rank in range(ranks)]
 
         plain, killed = self.folder / "plain", self.folder / "killed"
-        self.run_job(plain, MODELS, "lives", ranks=ranks, nodes=nodes)
-        said = self.run_job(killed, MODELS, "dies", ranks=ranks, nodes=nodes)
+        self.run_job(plain, program, "lives", ranks=ranks, nodes=nodes)
+        said = self.run_job(killed, program, "dies", ranks=ranks, nodes=nodes)
         for rank in range(ranks):
             self.assertEqual((killed / f"kept-{rank}-1").read_text(), "8", said)
         self.assertNotIn("in memory", said)
@@ -370,6 +419,12 @@ class Restored(Test):
 
     def test_on_two_nodes(self):
         self.check(ranks=4, nodes=2)
+
+    def test_fsdp2_in_a_loop_of_recoverable(self):
+        self.check(ranks=2, program=SHARDED)
+
+    def test_hsdp_in_a_loop_of_recoverable(self):
+        self.check(ranks=4, program=SHARDED)
 
 
 class Refused(Test):

@@ -455,6 +455,14 @@ class Refused(unittest.TestCase):
             self.assertFalse(self.join().is_replaceable)
         self.assertIn("not replaced in place: its package ddprun is of another version", said.getvalue())
 
+    def test_a_sharded_model(self):
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+        model = fully_shard(torch.nn.Linear(2, 1), mesh=init_device_mesh("cpu", (1,)))
+        self.heard()
+        self.assertFalse(self.join(model).is_replaceable)
+        self.assert_said("its model is sharded (FSDP2)", "All ranks are restarted")
+
     def test_other_groups_and_stores(self):
         from unittest import mock
         with mock.patch.object(self.groups, "_url", "tcp://127.0.0.1:1"):

@@ -8,15 +8,18 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from ddprun import keeping, loading
+from ddprun.worker_state import ShardedState
 
 
 class Memory:
     """The main thread calls."""
 
     def __init__(self, models, own, shared, every):
-        if int(os.environ.get("WORLD_SIZE", 1)) > 1 and not all(isinstance(each, DistributedDataParallel) for each in models):
-            raise ValueError("memory_every keeps what all ranks of a DistributedDataParallel have the same of: a model of another "
-                             "kind is kept by ddprun.keep()")
+        self._is_sharded = isinstance(shared, ShardedState)
+        is_replicated = all(isinstance(each, DistributedDataParallel) for each in models)
+        if int(os.environ.get("WORLD_SIZE", 1)) > 1 and not self._is_sharded and not is_replicated:
+            raise ValueError("memory_every keeps what all ranks of a DistributedDataParallel have the same of, or each rank's part of a "
+                             "model of FSDP2: a model of another kind is kept by ddprun.keep()")
         self._own, self._shared, self._every = own, shared, every
         self._last, self._parts_given = 0, None
 
@@ -28,6 +31,7 @@ class Memory:
         if found is None or "DDPRUN_PREPARED" in os.environ:  # its state comes from the others
             return None
         step, own, shared = found
+        shared = own["sharded"] or shared
         self._shared.take_shape(shared["shape"])
         with torch.no_grad():
             for its, tensor in zip(self._shared.tensors_to_take(), shared["tensors"], strict=True):
@@ -67,7 +71,6 @@ class Memory:
             return self.turn_off(why)
         self._last = step
         text = self._own.text((place, of_processes, self._parts_given), before, self._own.generators.now())
-        own = {"text": text, "data": self._own.buffers.flat(), "began": began}
-        shared = {"of": "recoverable", "shape": self._shared.shape(), "tensors": self._shared.tensors(),
-                  "settings": self._shared.settings()}
-        keeping.keep_state(step, own, shared)
+        state = {"shape": self._shared.shape(), "tensors": self._shared.tensors(), "settings": self._shared.settings()}
+        own = {"text": text, "data": self._own.buffers.flat(), "began": began, "sharded": state if self._is_sharded else None}
+        keeping.keep_state(step, own, {"of": "recoverable", **({} if self._is_sharded else state)})

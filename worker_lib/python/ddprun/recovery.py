@@ -29,7 +29,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from ddprun import agreement, in_place, torch_names, training
-from ddprun.worker_state import layout_of, make_reducer_again, states_of, take_apart
+from ddprun.worker_state import is_sharded, layout_of, make_reducer_again, states_of, take_apart
 
 # From the failure of a call until the agent says what becomes of the round.
 _NEWS_LIMIT_S = 30
@@ -79,6 +79,9 @@ def _why_not(models, optimizers, parts):
     for ddp in models:
         if isinstance(getattr(ddp, "_orig_mod", None), DistributedDataParallel):
             return "its model is torch.compile(DistributedDataParallel(…)): compile the model before it is wrapped"
+        if any(map(is_sharded, ddp.parameters())):
+            return ("its model is sharded (FSDP2): no other rank has what a dead one had. All ranks are restarted, with memory_every from "
+                    "a snapshot in memory")
         if type(ddp) is not DistributedDataParallel:
             return f"its model is no DistributedDataParallel but a {type(ddp).__name__}"
     for optimizer in optimizers:

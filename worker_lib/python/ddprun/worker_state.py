@@ -199,7 +199,13 @@ def states_of(models, optimizers, parts, per_rank):
     gpu = next((each.device for each in parameters.values() if each.device.type == "cuda"), None)
     for optimizer in optimizers:
         parameters.update((id(each), each) for group in optimizer.param_groups for each in group["params"])
-    return OwnState(modules, gpu, per_rank), SharedState(tuple(parameters.values()), optimizers, parts)
+    shared = ShardedState if any(map(is_sharded, parameters.values())) else SharedState
+    return OwnState(modules, gpu, per_rank), shared(tuple(parameters.values()), optimizers, parts)
+
+
+def is_sharded(tensor):
+    """A rank has a part of it alone: FSDP2's DTensor."""
+    return hasattr(tensor, "to_local") and hasattr(tensor, "placements")
 
 
 # ---- tensors of a state apart from the rest of it
@@ -383,12 +389,16 @@ class SharedState:
     def take_shape(self, shape):
         """For contents that are to come."""
         states, large = shape
-        for optimizer, its_state in zip(self._optimizers, states):
-            state = {index: {name: torch.empty_like(value, device="cpu") if isinstance(value, torch.Tensor) else value
-                             for name, value in its.items()}
-                     for index, its in its_state.items()}
+        self._take_states([{index: {name: torch.empty_like(value, device="cpu") if isinstance(value, torch.Tensor) else value
+                                    for name, value in its.items()} for index, its in its_state.items()} for its_state in states])
+        self._take_large(large)
+
+    def _take_states(self, states):
+        for optimizer, state in zip(self._optimizers, states):
             optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
             optimizer._opt_called = True  # or a scheduler warns that it has not stepped yet
+
+    def _take_large(self, large):
         self._given = {name: [torch.empty_like(each, device=own.device) for each, own in zip(its, self._large_tensors(name))]
                        for name, its in large.items() if name in self._large}
 
@@ -436,6 +446,44 @@ class SharedState:
             check()
             if rank in to:
                 _put(data, piece)
+
+
+class ShardedState(SharedState):
+    """Of a model whose parameters, or some of them, are DTensors (FSDP2, HSDP), the part that this rank has. It is equal on all ranks
+    in nothing but its form, so it is this rank's own."""
+
+    def _of_models(self):
+        return [_local(each) for each in super()._of_models()]
+
+    def shape(self):
+        states = [{index: {name: (is_sharded(value), _local(value).to("meta")) if isinstance(value, torch.Tensor) else value
+                           for name, value in its.items()}
+                   for index, its in optimizer.state_dict()["state"].items()} for optimizer in self._optimizers]
+        return states, {name: [each.to("meta") for each in self._large_tensors(name)] for name in self._large}
+
+    def take_shape(self, shape):
+        states, large = shape
+        of_optimizers = []
+        for optimizer, its_state in zip(self._optimizers, states):
+            parameters = [each for group in optimizer.param_groups for each in group["params"]]
+            of_optimizers.append({index: {name: _empty(value, parameters[index]) if isinstance(value, tuple) else value
+                                          for name, value in its.items()} for index, its in its_state.items()})
+        self._take_states(of_optimizers)
+        self._take_large(large)
+
+
+def _local(tensor):
+    return tensor.to_local() if is_sharded(tensor) else tensor
+
+
+def _empty(form, parameter):
+    """A tensor of an optimizer's state, which is sharded as its parameter is."""
+    of_shard, meta = form
+    if not of_shard:
+        return torch.empty_like(meta, device="cpu")
+    local = torch.empty_like(meta, device=parameter.device)
+    return type(parameter.detach()).from_local(local, parameter.device_mesh, parameter.placements, shape=parameter.shape,
+                                      stride=parameter.stride())
 
 
 def _pieces_of(tensors):
