@@ -18,6 +18,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <thread>
@@ -33,7 +34,8 @@ constexpr std::size_t kDeviceBytes = std::size_t{16} << 30;
 
 // ---- errors
 
-std::atomic<int> sticky_error{cudaSuccess};  // the whole process has it, as after a fault of the GPU
+std::atomic<int> sticky_error{
+    cudaSuccess};  // the whole process has it, as after a fault of the GPU
 thread_local cudaError_t last_error = cudaSuccess;
 
 cudaError_t result(cudaError_t error) {
@@ -135,17 +137,40 @@ void synchronize_all() {
 
 // ---- events
 
-struct Event {
-  std::mutex mutex;
-  std::condition_variable is_done;
-  std::uint64_t recorded = 0, done = 0;
-  Clock::time_point done_at;
+// What was queued in a stream when an event was recorded there.
+class Record {
+ public:
+  void note_done() {
+    const std::scoped_lock lock(mutex_);
+    done_at_ = Clock::now();
+    is_done_.notify_all();
+  }
+  void await() {
+    std::unique_lock lock(mutex_);
+    is_done_.wait(lock, [this] { return done_at_.has_value(); });
+  }
+  std::optional<Clock::time_point> done_at() {
+    const std::scoped_lock lock(mutex_);
+    return done_at_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable is_done_;
+  std::optional<Clock::time_point> done_at_;
 };
 
-// Work in a queue may outlive the handle.
-using SharedEvent = std::shared_ptr<Event>;
+// An event is its last record: work that waits for an earlier one keeps that.
+struct Event {
+  std::mutex mutex;
+  std::shared_ptr<Record> last;  // none: it was not recorded, and is done
+};
 
-SharedEvent& event_of(cudaEvent_t handle) { return *reinterpret_cast<SharedEvent*>(handle); }
+std::shared_ptr<Record> last_record(cudaEvent_t handle) {
+  Event& event = *reinterpret_cast<Event*>(handle);
+  const std::scoped_lock lock(event.mutex);
+  return event.last;
+}
 
 // ---- memory
 
@@ -490,18 +515,9 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   return result(cudaSuccess);
 }
 
-cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t handle, unsigned) {
-  SharedEvent event = event_of(handle);
-  std::uint64_t awaited = 0;
-  {
-    const std::scoped_lock lock(event->mutex);
-    awaited = event->recorded;
-    if (event->done >= awaited) return result(cudaSuccess);
-  }
-  stream_of(stream).push([event, awaited] {
-    std::unique_lock lock(event->mutex);
-    event->is_done.wait(lock, [&] { return event->done >= awaited; });
-  });
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  const std::shared_ptr<Record> record = last_record(event);
+  if (record != nullptr) stream_of(stream).push([record] { record->await(); });
   return result(cudaSuccess);
 }
 
@@ -534,30 +550,25 @@ cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode*) {
 }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* out, unsigned) {
-  *out = reinterpret_cast<cudaEvent_t>(new SharedEvent(std::make_shared<Event>()));
+  *out = reinterpret_cast<cudaEvent_t>(new Event);
   return result(cudaSuccess);
 }
 
 cudaError_t cudaEventCreate(cudaEvent_t* out) { return cudaEventCreateWithFlags(out, 0); }
 
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
-  delete &event_of(event);
+  delete reinterpret_cast<Event*>(event);
   return result(cudaSuccess);
 }
 
 cudaError_t cudaEventRecord(cudaEvent_t handle, cudaStream_t stream) {
-  SharedEvent event = event_of(handle);
-  std::uint64_t number = 0;
+  Event& event = *reinterpret_cast<Event*>(handle);
+  const auto record = std::make_shared<Record>();
   {
-    const std::scoped_lock lock(event->mutex);
-    number = ++event->recorded;
+    const std::scoped_lock lock(event.mutex);
+    event.last = record;
   }
-  stream_of(stream).push([event, number] {
-    const std::scoped_lock lock(event->mutex);
-    event->done = number;
-    event->done_at = Clock::now();
-    event->is_done.notify_all();
-  });
+  stream_of(stream).push([record] { record->note_done(); });
   return result(cudaSuccess);
 }
 
@@ -565,22 +576,22 @@ cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, uns
   return cudaEventRecord(event, stream);
 }
 
-cudaError_t cudaEventQuery(cudaEvent_t handle) {
-  Event& event = *event_of(handle);
-  const std::scoped_lock lock(event.mutex);
-  return result(event.done >= event.recorded ? cudaSuccess : cudaErrorNotReady);
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+  const std::shared_ptr<Record> record = last_record(event);
+  return result(record == nullptr || record->done_at() ? cudaSuccess : cudaErrorNotReady);
 }
 
-cudaError_t cudaEventSynchronize(cudaEvent_t handle) {
-  const SharedEvent event = event_of(handle);
-  std::unique_lock lock(event->mutex);
-  event->is_done.wait(lock, [&, awaited = event->recorded] { return event->done >= awaited; });
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  if (const std::shared_ptr<Record> record = last_record(event)) record->await();
   return result(cudaSuccess);
 }
 
 cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t from, cudaEvent_t to) {
-  *ms = std::chrono::duration<float, std::milli>(event_of(to)->done_at - event_of(from)->done_at)
-            .count();
+  const std::shared_ptr<Record> first = last_record(from), second = last_record(to);
+  if (first == nullptr || second == nullptr) return result(cudaErrorInvalidValue);
+  const auto begun = first->done_at(), ended = second->done_at();
+  if (!begun || !ended) return result(cudaErrorNotReady);
+  *ms = std::chrono::duration<float, std::milli>(*ended - *begun).count();
   return result(cudaSuccess);
 }
 

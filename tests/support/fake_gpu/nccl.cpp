@@ -69,6 +69,8 @@ struct ncclComm {
   std::atomic<bool> refuses_calls = false;   // revoked or aborted
   std::atomic<bool> has_no_proxies = false;  // their threads are joined once
   std::atomic<int> kernels = 0;              // queued or running
+  // Kernels of a communicator run one after the other, also those on several streams.
+  std::atomic<std::uint64_t> queued = 0, run = 0;
   std::atomic<int> async_error = ncclSuccess;
   std::thread making;  // makes a communicator that does not block
 
@@ -257,20 +259,24 @@ struct Output {
 
 struct Kernel {
   ncclComm* communicator;
+  std::uint64_t number;       // queue() gives it
   std::function<bool()> run;  // false: it was ended
   std::vector<Output> outputs;
 };
 
 void queue(cudaStream_t stream, Kernel kernel) {
+  kernel.number = kernel.communicator->queued++;
   cudaLaunchHostFunc(
       stream,
       [](void* data) {
         const std::unique_ptr<Kernel> its(static_cast<Kernel*>(data));
         ncclComm& communicator = *its->communicator;
         wait_ms(setting("FAKE_NCCL_SLOW_MS", 0));
-        if (communicator.is_ended || !its->run()) {
+        const bool is_next = communicator.await([&] { return communicator.run == its->number; });
+        if (!is_next || communicator.is_ended || !its->run()) {
           for (const Output& each : its->outputs) std::memset(each.data, 0xff, each.bytes);
         }
+        ++communicator.run;
         --communicator.kernels;
       },
       new Kernel(std::move(kernel)));
@@ -281,7 +287,8 @@ ncclResult_t launch(ncclComm* communicator, cudaStream_t stream, const Output& o
   if (communicator == nullptr || communicator->refuses_calls) return ncclInvalidUsage;
   ++communicator->kernels;
   when_group_ends([=, run = std::move(run)]() mutable {
-    queue(stream, {.communicator = communicator, .run = std::move(run), .outputs = {output}});
+    queue(stream,
+          {.communicator = communicator, .number = 0, .run = std::move(run), .outputs = {output}});
   });
   return ncclSuccess;
 }
@@ -336,6 +343,7 @@ void queue_messages(Messages messages) {
   ncclComm* const communicator = messages.communicator;
   queue(messages.stream,
         {.communicator = communicator,
+         .number = 0,
          .run = [communicator,
                  all = std::move(messages.all)]() mutable { return move_all(*communicator, all); },
          .outputs = std::move(outputs)});
