@@ -421,6 +421,8 @@ cudaError_t cudaHostAlloc(void** out, std::size_t bytes, unsigned) {
   return allocate(out, bytes, Kind::kPinned);
 }
 
+cudaError_t cudaMallocHost(void** out, std::size_t bytes) { return cudaHostAlloc(out, bytes, 0); }
+
 cudaError_t cudaFreeHost(void* memory) { return release(memory); }
 cudaError_t cudaHostRegister(void*, std::size_t, unsigned) { return result(cudaSuccess); }
 cudaError_t cudaHostUnregister(void*) { return result(cudaSuccess); }
@@ -499,6 +501,9 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t* out, unsigned, int priori
 }
 
 cudaError_t cudaStreamCreate(cudaStream_t* out) { return cudaStreamCreateWithPriority(out, 0, 0); }
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* out, unsigned flags) {
+  return cudaStreamCreateWithPriority(out, flags, 0);
+}
 cudaError_t cudaStreamDestroy(cudaStream_t) { return result(cudaSuccess); }
 
 cudaError_t cudaStreamGetPriority(cudaStream_t stream, int* priority) {

@@ -1,4 +1,5 @@
-// Functions of libcudart.so.13 that the fake GPU does not have: CUDA graphs, memory pools, memory of other processes. Apart
+// Functions of libcudart.so.13 that the fake GPU does not have: CUDA graphs, libraries of kernels, memory pools, memory of
+// other processes. Apart
 // from cudart.cpp, because their declarations are not needed: the answer is the same for all.
 namespace {
 constexpr int kNotSupported = 801;  // cudaErrorNotSupported
@@ -9,24 +10,44 @@ constexpr int kNotSupported = 801;  // cudaErrorNotSupported
 
 extern "C" {
 DDPRUN_NOT_SUPPORTED(cudaDeviceGetDefaultMemPool)
+DDPRUN_NOT_SUPPORTED(cudaDeviceGetGraphMemAttribute)
+DDPRUN_NOT_SUPPORTED(cudaDeviceSetGraphMemAttribute)
 DDPRUN_NOT_SUPPORTED(cudaGetSymbolAddress)
+DDPRUN_NOT_SUPPORTED(cudaGraphAddNode)
+DDPRUN_NOT_SUPPORTED(cudaGraphConditionalHandleCreate)
 DDPRUN_NOT_SUPPORTED(cudaGraphDebugDotPrint)
 DDPRUN_NOT_SUPPORTED(cudaGraphDestroy)
 DDPRUN_NOT_SUPPORTED(cudaGraphExecDestroy)
 DDPRUN_NOT_SUPPORTED(cudaGraphGetNodes)
+DDPRUN_NOT_SUPPORTED(cudaGraphInstantiate)
 DDPRUN_NOT_SUPPORTED(cudaGraphInstantiateWithFlags)
 DDPRUN_NOT_SUPPORTED(cudaGraphLaunch)
 DDPRUN_NOT_SUPPORTED(cudaGraphNodeGetDependencies)
+DDPRUN_NOT_SUPPORTED(cudaGraphRetainUserObject)
 DDPRUN_NOT_SUPPORTED(cudaIpcCloseMemHandle)
 DDPRUN_NOT_SUPPORTED(cudaIpcGetEventHandle)
 DDPRUN_NOT_SUPPORTED(cudaIpcGetMemHandle)
 DDPRUN_NOT_SUPPORTED(cudaIpcOpenEventHandle)
 DDPRUN_NOT_SUPPORTED(cudaIpcOpenMemHandle)
+DDPRUN_NOT_SUPPORTED(cudaKernelSetAttributeForDevice)
+DDPRUN_NOT_SUPPORTED(cudaLibraryGetGlobal)
+DDPRUN_NOT_SUPPORTED(cudaLibraryGetKernel)
+DDPRUN_NOT_SUPPORTED(cudaLibraryGetKernelCount)
+DDPRUN_NOT_SUPPORTED(cudaLibraryGetManaged)
+DDPRUN_NOT_SUPPORTED(cudaLibraryGetUnifiedFunction)
+DDPRUN_NOT_SUPPORTED(cudaLibraryLoadData)
+DDPRUN_NOT_SUPPORTED(cudaLibraryLoadFromFile)
+DDPRUN_NOT_SUPPORTED(cudaLibraryUnload)
+DDPRUN_NOT_SUPPORTED(cudaMallocManaged)
 DDPRUN_NOT_SUPPORTED(cudaMemPoolGetAttribute)
 DDPRUN_NOT_SUPPORTED(cudaMemPoolSetAccess)
 DDPRUN_NOT_SUPPORTED(cudaMemPoolSetAttribute)
 DDPRUN_NOT_SUPPORTED(cudaMemPoolTrimTo)
 DDPRUN_NOT_SUPPORTED(cudaMemcpyToSymbol)
 DDPRUN_NOT_SUPPORTED(cudaStreamBeginCapture)
+DDPRUN_NOT_SUPPORTED(cudaStreamBeginCaptureToGraph)
 DDPRUN_NOT_SUPPORTED(cudaStreamEndCapture)
+DDPRUN_NOT_SUPPORTED(cudaStreamUpdateCaptureDependencies)
+DDPRUN_NOT_SUPPORTED(cudaUserObjectCreate)
+DDPRUN_NOT_SUPPORTED(cudaUserObjectRelease)
 }

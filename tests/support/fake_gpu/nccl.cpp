@@ -2,11 +2,15 @@
 // If a rank is gone, it waits without an end, as a kernel of NCCL does; only ncclCommAbort or ncclCommRevoke ends it, and
 // leaves 0xff in its output, which is NaN for floats. Sums are made in the order of a ring, so their bits depend on where in
 // a buffer an element lies.
+#include <arpa/inet.h>
 #include <cuda_runtime_api.h>
 #include <fcntl.h>
 #include <nccl.h>
+#include <netinet/in.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -367,6 +371,29 @@ ncclResult_t add_message(ncclComm* communicator, cudaStream_t stream, const Mess
 
 // ---- communicators
 
+// Over a socket NCCL's ranks meet: if it is shut down, a communicator that is being made comes to an error.
+class Listener {
+ public:
+  Listener() : socket_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    bind(socket_, reinterpret_cast<const sockaddr*>(&address), sizeof address);
+    listen(socket_, 1);
+  }
+  ~Listener() { close(socket_); }
+  Listener(const Listener&) = delete;
+  Listener& operator=(const Listener&) = delete;
+
+  bool is_shut_down() const {
+    pollfd state{.fd = socket_, .events = POLLIN, .revents = 0};
+    return poll(&state, 1, 0) > 0 && (state.revents & POLLHUP) != 0;
+  }
+
+ private:
+  const int socket_;
+};
+
 void make(ncclComm& communicator, const std::string& id) {
   wait_ms(setting("FAKE_NCCL_INIT_MS", 0));
   const std::string name = "/fake-nccl-" + id;
@@ -384,9 +411,12 @@ void make(ncclComm& communicator, const std::string& id) {
   communicator.slices = static_cast<char*>(mapped) + sizeof(Meeting);
   communicator.meeting->ranks[communicator.rank].pid = getpid();
   Meeting::Rank* const ranks = communicator.meeting->ranks;
-  const bool all_are_there = communicator.await([&] {
-    return std::all_of(ranks, ranks + communicator.size,
-                       [](const Meeting::Rank& each) { return each.pid != 0; });
+  const Listener listener;
+  bool all_are_there = false;
+  communicator.await([&] {
+    all_are_there = std::all_of(ranks, ranks + communicator.size,
+                                [](const Meeting::Rank& each) { return each.pid != 0; });
+    return all_are_there || listener.is_shut_down();
   });
   if (communicator.rank == 0) shm_unlink(name.c_str());
   communicator.async_error = all_are_there ? ncclSuccess : ncclRemoteError;
@@ -640,27 +670,5 @@ ncclResult_t ncclAlltoAll(const void* input, void* output, std::size_t count, nc
   }
   return ncclGroupEnd();
 }
-
-// ---- what is not emulated
-
-ncclResult_t ncclCommInitAll(ncclComm_t*, int, const int*) { return ncclInvalidUsage; }
-ncclResult_t ncclCommSplit(ncclComm_t, int, int, ncclComm_t*, ncclConfig_t*) {
-  return ncclInvalidUsage;
-}
-ncclResult_t ncclCommShrink(ncclComm_t, int*, int, ncclComm_t*, ncclConfig_t*, int) {
-  return ncclInvalidUsage;
-}
-ncclResult_t ncclCommWindowRegister(ncclComm_t, void*, std::size_t, ncclWindow_t*, int) {
-  return ncclInvalidUsage;
-}
-ncclResult_t ncclCommWindowDeregister(ncclComm_t, ncclWindow_t) { return ncclSuccess; }
-ncclResult_t ncclDevCommCreate() { return ncclInvalidUsage; }
-ncclResult_t ncclDevCommDestroy() { return ncclInvalidUsage; }
-ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t*, void*, ncclDataType_t, ncclScalarResidence_t,
-                                      ncclComm_t) {
-  return ncclInvalidUsage;
-}
-ncclResult_t ncclRedOpDestroy(ncclRedOp_t, ncclComm_t) { return ncclInvalidUsage; }
-ncclResult_t ncclGroupSimulateEnd(ncclSimInfo_t*) { return ncclInvalidUsage; }
 
 }  // extern "C"

@@ -290,7 +290,7 @@ at::Tensor batch_norm_elemt(const at::Tensor& input, const Optional& weight, con
   return output;
 }
 
-// Of all ranks: a row each.
+// Means, deviations and counts have a row for each rank.
 std::tuple<at::Tensor, at::Tensor> batch_norm_gather_stats_with_counts(
     const at::Tensor&, const at::Tensor& means, const at::Tensor& inverse_deviations,
     const Optional& running_mean, const Optional& running_var, double momentum, double eps,

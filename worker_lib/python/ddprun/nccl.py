@@ -69,7 +69,7 @@ def variables():
 
 
 class Communicator:
-    """Of a process group over NCCL. The main thread makes it."""
+    """The communicator of a process group over NCCL. The main thread makes it."""
 
     def __init__(self, backend):
         self._backend = backend

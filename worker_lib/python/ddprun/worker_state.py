@@ -449,8 +449,7 @@ class SharedState:
 
 
 class ShardedState(SharedState):
-    """Of a model whose parameters, or some of them, are DTensors (FSDP2, HSDP), the part that this rank has. It is equal on all ranks
-    in nothing but its form, so it is this rank's own."""
+    """This rank's part of the state of a model whose parameters, or some of them, are DTensors (FSDP2, HSDP)."""
 
     def _of_models(self):
         return [_local(each) for each in super()._of_models()]
