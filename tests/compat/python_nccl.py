@@ -22,13 +22,14 @@ import python_replace
 from python_replace import DDPRUN, FULL, SOURCE
 
 FAKE_GPU = sys.argv.pop(1)
+ONE_GPU = "DDPRUN_TEST_ONE_GPU" in os.environ  # real ranks share it (scripts/gpu_check)
 ABORT_MS = 1000  # as seen on an H200
 
 
 def on_gpu(environment):
     """For ranks on the fake GPU; on real GPUs each rank has its own."""
     if FAKE_GPU == "none":
-        return environment
+        return {**environment, "NCCL_NVLS_ENABLE": "0"}
     its = [str(Path(FAKE_GPU).resolve() / name) for name in ("libcudart.so.13", "libcuda.so.1", "libnccl.so.2")]
     return {**environment, "LD_PRELOAD": ":".join(its), "FAKE_NCCL_ABORT_MS": str(ABORT_MS)}
 
@@ -37,7 +38,7 @@ class Training(python_replace.Training):
     variables = {}
 
     def __init__(self, folder, ranks, what, *options, nodes=1):
-        what = {"backend": "nccl", "device": "cuda:local", **what}
+        what = {"backend": "nccl", "device": "cuda:0" if ONE_GPU else "cuda:local", "one_gpu": ONE_GPU, **what}
         self.variables = {**self.variables, **what.pop("variables", {})}
         super().__init__(folder, ranks, what, *options, nodes=nodes)
 

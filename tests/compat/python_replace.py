@@ -44,6 +44,8 @@ import ddprun
 folder, what = pathlib.Path(sys.argv[1]), json.loads(sys.argv[2])
 device = what["device"].replace("local", os.environ["LOCAL_RANK"])
 torch.set_num_threads(1)
+if what.get("one_gpu"):
+    os.environ["NCCL_HOSTID"] = os.environ["RANK"]  # NCCL refuses two ranks of one host on a GPU
 if device != "cpu":
     torch.cuda.set_device(device)
 dist.init_process_group(what.get("backend", "gloo"))
