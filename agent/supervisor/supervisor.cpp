@@ -151,8 +151,10 @@ void Supervisor::pump() {
     const bool was_stopping = core_.is_stopping();
     const auto actions = core_.step(event);
     if (recorder_) recorder_->note(NodeInput{event}, actions.size());
-    if (!was_stopping && core_.is_stopping())
+    if (!was_stopping && core_.is_stopping()) {
+      workers_.round_stops();
       observers_.events.round_stopping(core_.round(), event);
+    }
     for (const NodeAction& action : actions) {
       std::visit([this](const auto& a) { perform(a); }, action);
     }
@@ -281,7 +283,6 @@ WorkerGroup::Events Supervisor::worker_events() {
                 WorkerKilledAfterGrace{round.round, {rank, local_rank, pid}, grace_});
           },
       .keeper_replaced = [this](pid_t pid) { observers_.events.write(KeeperReplaced{pid}); },
-      .is_stopping = [this] { return core_.is_stopping(); },
       .stepped = [this](int local_rank,
                         const StepMarks& marks) { observers_.events.stepped(local_rank, marks); },
       .wanted_step =

@@ -162,6 +162,7 @@ PreparedStandbys::Hooks WorkerGroup::prepared_hooks() {
 
 void WorkerGroup::begin(const rdzv::RoundStart& start) {
   round_ = start;
+  is_stopping_ = false;
   is_grace_over_ = false;
   have_told_recovery_ = false;
   for (Worker& each : workers_) each.before.reset();
@@ -247,7 +248,7 @@ void WorkerGroup::worker_runs(int local_rank) {
 
 // Standbys are made beside workers that run, not beside those that wait for a file server.
 void WorkerGroup::look_whether_all_run() {
-  if (events_.is_stopping() || std::ranges::any_of(workers_, &Worker::is_starting)) return;
+  if (is_stopping_ || std::ranges::any_of(workers_, &Worker::is_starting)) return;
   standbys_.round_runs();
 }
 
@@ -555,7 +556,7 @@ void WorkerGroup::worker_ended(Round round, int local_rank, ExitStatus status, p
   rdzv::WorkerFailure ended = failure_of(local_rank, status, pid);
   events_.ending(local_rank, status);
   // If it was told to stop, only SIGKILL may mean that it ran out of memory.
-  const bool was_told_to_stop = events_.is_stopping();
+  const bool was_told_to_stop = is_stopping_;
   const bool may_be_out_of_memory = status.signal == SIGKILL || !was_told_to_stop;
   if (!status.is_success() && may_be_out_of_memory) {
     ended.killed_for_memory = oom_watch_.take_kill();
@@ -591,7 +592,7 @@ void WorkerGroup::tell_of_end(Round round, rdzv::WorkerFailure ended, bool was_t
   } else {
     Worker& its = worker(ended.local_rank);
     const bool can = can_replace(ended.local_rank);
-    const bool counts = its.before && !its.before->has_refused() && !events_.is_stopping();
+    const bool counts = its.before && !its.before->has_refused() && !is_stopping_;
     if (can || (its.is_newcomer && counts)) {
       const auto [committed, generation] = its.before->recovered();
       event.replaceable = {committed, generation, can};
@@ -678,7 +679,7 @@ bool WorkerGroup::can_replace(int local_rank) const {
   const auto goes_on_or_dies = [this](const Worker& each) {
     return !each.process || takes_part(each) || status_of_dying(each.process->pid());
   };
-  return !events_.is_stopping() && before && before->mirror() >= 0 && prepared_.waits(local_rank) &&
+  return !is_stopping_ && before && before->mirror() >= 0 && prepared_.waits(local_rank) &&
          std::ranges::all_of(workers_, goes_on_or_dies);
 }
 
@@ -724,7 +725,7 @@ void WorkerGroup::on_hello(int local_rank) {
 void WorkerGroup::on_early_death(int local_rank, std::uint64_t number, int wait_status) {
   Worker& its = worker(local_rank);
   if (!its.process || its.number != number || !prepared_.waits(local_rank)) return;
-  if (events_.is_stopping()) return;
+  if (is_stopping_) return;
   const pid_t pid = its.process->pid();
   put_behind(pid);
   its.process->hold_end();

@@ -51,7 +51,6 @@ class WorkerGroup {
     std::function<void(const rdzv::WorkerFailure& ended, bool was_told_to_stop)> ended;
     std::function<void(int local_rank, pid_t)> killed;  // after its grace period
     std::function<void(pid_t)> keeper_replaced;
-    std::function<bool()> is_stopping;  // the round, as the core has it
     std::function<void(int local_rank, const StepMarks&)> stepped;
     // The step that a worker which is about to start has to commit; 0: none.
     std::function<std::pair<StepKind, std::int64_t>(int local_rank)> wanted_step;
@@ -79,6 +78,8 @@ class WorkerGroup {
 
   // ---- a round
   void begin(const rdzv::RoundStart& start);
+  // From now on workers end because they are told to, until the next round begins.
+  void round_stops() { is_stopping_ = true; }
   // If the workers still wait for their log files, they are not started, and WorkerEnded follows.
   void signal(int local_rank, int signal);
   // In words, which of these workers wait for execve, and for which program; empty: none.
@@ -245,6 +246,7 @@ class WorkerGroup {
   bool spares_orphans_ = false;
   Timer close_timer_;
   bool is_about_to_start_ = false;  // when their log files are open, and standbys wait for them
+  bool is_stopping_ = false;  // the round
   bool is_grace_over_ = false;
   std::unique_ptr<StackDump> stacks_;
   std::string stacks_text_;

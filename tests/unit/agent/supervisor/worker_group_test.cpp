@@ -92,7 +92,6 @@ class WorkerGroupTest : public ::testing::Test {
                 },
             .killed = [this](int local_rank, pid_t) { killed_.push_back(local_rank); },
             .keeper_replaced = [](pid_t) {},
-            .is_stopping = [this] { return is_stopping_; },
             .stepped = [](int, const StepMarks&) {},
             .wanted_step = [](int) { return std::pair(StepKind::kProgram, std::int64_t{0}); }},
         &start_fake);
@@ -132,7 +131,6 @@ class WorkerGroupTest : public ::testing::Test {
   std::vector<rdzv::WorkerFailure> ended_;
   std::vector<int> killed_;
   bool was_told_to_stop_ = false;
-  bool is_stopping_ = false;
 };
 
 TEST_F(WorkerGroupTest, StartsAWorkerForEveryLocalRankWithItsOwnRank) {
@@ -169,8 +167,7 @@ TEST_F(WorkerGroupTest, AWorkerThatSucceedsHasNoFailure) {
 }
 
 TEST_F(WorkerGroupTest, WhoEndsWhileTheRoundIsStoppedWasToldTo) {
-  begun();
-  is_stopping_ = true;
+  begun().round_stops();
   end(0, ExitStatus::killed(SIGTERM));
   EXPECT_TRUE(was_told_to_stop_);
 }
@@ -220,7 +217,7 @@ TEST_F(WorkerGroupTest, WorkersAreAwaitedUntilTheirProgramsAreExecuted) {
 
 TEST_F(WorkerGroupTest, AWorkerWhoseProgramIsNotExecutedYetIsStoppedLikeAnyOther) {
   WorkerGroup& group = begun();
-  is_stopping_ = true;
+  group.round_stops();
   group.signal(0, SIGTERM);
   EXPECT_THAT(started[0].got, ElementsAre(std::pair("stop", SIGTERM)));
   end(0, ExitStatus::killed(SIGKILL));
