@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <iterator>
 #include <numeric>
 #include <tuple>
 #include <utility>
@@ -93,7 +94,7 @@ WorkerGroup::WorkerGroup(AgentParts parts, std::optional<Keeper>& keeper, Events
       death_watch_(parts_.io.get_executor()),
       files_(parts_.io.get_executor(), "ddprun-files"),
       workers_(static_cast<std::size_t>(job_.local_world_size)),
-      committed_(workers_.size()),
+      replacement_(job_.local_world_size),
       close_timer_(parts_.io),
       stack_request_(parts_.io, job_.environment, parts_.host) {
   if (job_.standbys.prepares) output_.keep_files_of_rounds();
@@ -147,7 +148,7 @@ PreparedStandbys::Hooks WorkerGroup::prepared_hooks() {
               [this](const std::string& path) {
                 files_.run<int>([path] { return ::unlink(path.c_str()); }, [](int) {});
               },
-          .is_replacing = [this] { return is_replacing(); },
+          .is_replacing = [this] { return replacement_.is_replacing(); },
           .is_blank_coming = [this] { return standbys_.is_one_coming(); },
           .reaped =
               [this] {
@@ -164,10 +165,8 @@ void WorkerGroup::begin(const rdzv::RoundStart& start) {
   round_ = start;
   is_stopping_ = false;
   is_grace_over_ = false;
-  have_told_recovery_ = false;
+  replacement_.round_begins();
   for (Worker& each : workers_) each.before.reset();
-  generation_ = 0;
-  committed_.assign(committed_.size(), 0);
   process_groups_.clear();
   stacks_.reset();
   if (!stacks_text_.empty()) {  // of the previous round
@@ -369,7 +368,7 @@ WorkerLink::Hooks WorkerGroup::link_hooks(int local_rank) {
       .cannot_recover =
           [this, local_rank](const std::string& why, bool nor_later) {
             prepared_.worker_cannot(why, nor_later);
-            if (std::exchange(worker(local_rank).has_offered, false)) {
+            if (replacement_.refused(local_rank)) {
               events_.event(WorkerCannotRegroup{round_.round, local_rank});
             }
           },
@@ -566,7 +565,7 @@ void WorkerGroup::worker_ended(Round round, int local_rank, ExitStatus status, p
   Worker ended_worker = std::exchange(worker(local_rank), Worker());
   if (ended_worker.not_started) note_refusal(ended, *ended_worker.not_started);
   if (job_.standbys.prepares) worker(local_rank).before = std::move(ended_worker.link);
-  worker(local_rank).is_newcomer = ended_worker.is_newcomer;
+  replacement_.ended(local_rank);
   reaper_.reap();
   if (status.is_success() || error_file.empty() || ended_worker.not_started) {
     return tell_of_end(round, std::move(ended), was_told_to_stop);
@@ -590,14 +589,7 @@ void WorkerGroup::tell_of_end(Round round, rdzv::WorkerFailure ended, bool was_t
   if (ended.status.is_success()) {
     prepared_.round_is_over();  // nobody is replaced from now on: its part is done
   } else {
-    Worker& its = worker(ended.local_rank);
-    const bool can = can_replace(ended.local_rank);
-    const bool counts = its.before && !its.before->has_refused() && !is_stopping_;
-    if (can || (its.is_newcomer && counts)) {
-      const auto [committed, generation] = its.before->recovered();
-      event.replaceable = {committed, generation, can};
-      its.failure = ended;
-    }
+    event.replaceable = replaceable(ended);
     event.failure = std::move(ended);
   }
   events_.event(std::move(event));
@@ -667,28 +659,28 @@ Result<std::unique_ptr<WorkerProcess>> WorkerGroup::start_prepared(
   return process;
 }
 
-bool WorkerGroup::takes_part(const Worker& worker) const {
+bool WorkerGroup::takes_part(const Worker& worker) {
   return worker.process && worker.link &&
          (worker.link->can_recover() || worker.link->is_prepared());
 }
 
-// Of a worker that has ended. Another one that is dying has closed its link before its end is told; whether it can be
-// replaced is asked then.
-bool WorkerGroup::can_replace(int local_rank) const {
-  const auto& before = worker(local_rank).before;
-  const auto goes_on_or_dies = [this](const Worker& each) {
-    return !each.process || takes_part(each) || status_of_dying(each.process->pid());
-  };
-  return !is_stopping_ && before && before->mirror() >= 0 && prepared_.waits(local_rank) &&
-         std::ranges::all_of(workers_, goes_on_or_dies);
+ReplacementCore::Standing WorkerGroup::standing_of(const Worker& worker) {
+  using Standing = ReplacementCore::Standing;
+  if (!worker.process) return Standing::kGone;
+  if (takes_part(worker)) return Standing::kTakesPart;
+  return status_of_dying(worker.process->pid()) ? Standing::kDying : Standing::kCannotCome;
 }
 
-// A worker of this node has not committed a step in the last generation.
-bool WorkerGroup::is_replacing() const {
-  for (std::size_t i = 0; i < workers_.size(); ++i) {
-    if (committed_[i] < generation_) return true;
-  }
-  return false;
+// Called when a worker has ended. A second dying worker has closed its link already; it gets a call of its own.
+std::optional<Replaceable> WorkerGroup::replaceable(const rdzv::WorkerFailure& failure) {
+  const auto& before = worker(failure.local_rank).before;
+  if (!before) return std::nullopt;  // the node has no standbys
+  const auto [committed, generation] = before->recovered();
+  const ReplacementCore::Remains remains{before->mirror() >= 0, before->has_refused(), committed,
+                                         generation};
+  std::vector<ReplacementCore::Standing> standings;
+  std::ranges::transform(workers_, std::back_inserter(standings), &standing_of);
+  return replacement_.failed(failure, remains, prepared_.waits(failure.local_rank), standings);
 }
 
 void WorkerGroup::let_dying_end(std::chrono::milliseconds after) const {
@@ -700,32 +692,30 @@ void WorkerGroup::let_dying_end(std::chrono::milliseconds after) const {
 
 void WorkerGroup::on_hello(int local_rank) {
   if (!job_.standbys.prepares) return;
-  Worker& its = worker(local_rank);
+  const Worker& its = worker(local_rank);
   if (!its.process || !its.link) return;
-  if (!its.link->can_recover()) {
-    if (std::exchange(its.has_offered, false)) {
-      events_.event(WorkerCannotRegroup{round_.round, local_rank});
-    }
-    return;
+  std::vector<bool> can_recover;
+  for (const Worker& each : workers_) {
+    can_recover.push_back(each.link && each.link->can_recover());
   }
-  its.has_offered = true;
+  const ReplacementCore::Hello hello = replacement_.hello(local_rank, can_recover);
+  if (hello.cannot_regroup) events_.event(WorkerCannotRegroup{round_.round, local_rank});
+  if (!hello.is_watched) return;
   death_watch_.watch(its.process->pid(), its.link->worker_page(),
                      [this, local_rank, number = its.number](int wait_status) {
                        on_early_death(local_rank, number, wait_status);
                      });
-  const bool can_all = std::ranges::all_of(
-      workers_, [](const Worker& each) { return each.link && each.link->can_recover(); });
-  if (!can_all || std::exchange(have_told_recovery_, true)) return;
+  if (!hello.can_all_recover) return;
   events_.event(WorkersCanRecover{round_.round});
   standbys_.workers_step();
   prepared_.all_can_recover();
 }
 
-// Its pidfd tells later of the same end. Nothing is won where all workers are restarted.
+// The pidfd reports this end again later.
 void WorkerGroup::on_early_death(int local_rank, std::uint64_t number, int wait_status) {
   Worker& its = worker(local_rank);
-  if (!its.process || its.number != number || !prepared_.waits(local_rank)) return;
-  if (is_stopping_) return;
+  if (!its.process || its.number != number) return;
+  if (!replacement_.takes_early_death(prepared_.waits(local_rank))) return;
   const pid_t pid = its.process->pid();
   put_behind(pid);
   its.process->hold_end();
@@ -736,14 +726,12 @@ void WorkerGroup::on_early_death(int local_rank, std::uint64_t number, int wait_
 }
 
 void WorkerGroup::replace(const Replace& what) {
-  generation_ = what.generation;
+  const std::optional<rdzv::WorkerFailure> failure = replacement_.replaced(what);
   pid_t newcomer = 0;
   if (what.local_rank) {
-    const auto failure = std::exchange(worker(*what.local_rank).failure, std::nullopt);
+    // Else the leader starts a new round.
     if (!take_place(*what.local_rank, what)) {
-      // The next rung applies.
-      return events_.event(
-          WorkerEnded{what.round, *what.local_rank, failure.value_or(what.failure), {}});
+      return events_.event(WorkerEnded{what.round, *what.local_rank, failure, {}});
     }
     newcomer = worker(*what.local_rank).process->pid();
   }
@@ -783,8 +771,8 @@ bool WorkerGroup::take_place(int local_rank, const Replace& what) {
   worker(local_rank) = {.process = std::move(taken->process),
                         .link = std::move(taken->link),
                         .number = number,
-                        .error_file = std::move(taken->error_file),
-                        .is_newcomer = true};
+                        .error_file = std::move(taken->error_file)};
+  replacement_.took_place(local_rank);
   return true;
 }
 
@@ -794,10 +782,9 @@ void WorkerGroup::on_regrouped(int local_rank, std::uint32_t generation) {
 }
 
 void WorkerGroup::on_committed(int local_rank, std::uint32_t generation) {
-  auto& last = committed_[static_cast<std::size_t>(local_rank)];
-  last = std::max(last, std::min(generation, generation_));
+  const bool is_over = replacement_.committed(local_rank, generation);
   events_.committed(local_rank, generation);
-  if (!is_replacing()) let_dying_end(kLastThreadLimit);
+  if (is_over) let_dying_end(kLastThreadLimit);
 }
 
 std::string WorkerGroup::why_no_standby() const {
@@ -818,7 +805,7 @@ Result<void> WorkerGroup::kill_to_replace(int rank, const std::string& by) {
     return refuse("rank " + std::to_string(rank) + " cannot be replaced in place: " +
                   (!status                     ? why_no_standby()
                    : !status->why_none.empty() ? status->why_none
-                   : !have_told_recovery_
+                   : !replacement_.could_all_recover()
                        ? "not all workers of its node have said that they can recover"
                        : "its standby is not ready yet"));
   }
@@ -830,9 +817,9 @@ Result<void> WorkerGroup::kill_to_replace(int rank, const std::string& by) {
 std::optional<ReplacementStatus> WorkerGroup::replacement() const {
   auto status = prepared_.status();
   if (!status) return std::nullopt;
-  status->can_recover = have_told_recovery_;
+  status->can_recover = replacement_.could_all_recover();
   status->wanted = count();
-  status->generation = generation_;
+  status->generation = replacement_.generation();
   return status;
 }
 

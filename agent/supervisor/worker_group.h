@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "agent/core/node_core.h"
+#include "agent/core/replacement_core.h"
 #include "agent/loop/blocking_calls.h"
 #include "agent/loop/timer.h"
 #include "agent/process/child_reaper.h"
@@ -79,7 +80,10 @@ class WorkerGroup {
   // ---- a round
   void begin(const rdzv::RoundStart& start);
   // From now on workers end because they are told to, until the next round begins.
-  void round_stops() { is_stopping_ = true; }
+  void round_stops() {
+    is_stopping_ = true;
+    replacement_.round_stops();
+  }
   // If the workers still wait for their log files, they are not started, and WorkerEnded follows.
   void signal(int local_rank, int signal);
   // In words, which of these workers wait for execve, and for which program; empty: none.
@@ -148,13 +152,10 @@ class WorkerGroup {
     std::shared_ptr<WorkerLink> link;        // null: likewise, or it was started without one
     std::uint64_t number = 0;                // of the process
     std::string error_file;                  // empty: none
-    // Of one that has ended and may be replaced.
-    std::shared_ptr<WorkerLink> before = nullptr;
-    std::optional<rdzv::WorkerFailure> failure = {};
+    std::shared_ptr<WorkerLink> before =
+        nullptr;                            // the link of one that has ended and may be replaced
     bool is_starting = false;               // its program is not executed yet
     std::optional<Error> not_started = {};  // why it never will be; its end follows
-    bool has_offered = false;               // to be replaced in place, and not withdrawn that
-    bool is_newcomer = false;               // it has taken the place of a dead worker in this round
     std::uint64_t switches = 0;             // at the last look
     rdzv::HeldFor held_for = {};
     std::string hang = {};  // the verdict upon which it is killed; empty: there is none
@@ -204,10 +205,10 @@ class WorkerGroup {
   rdzv::WorkerFailure failure_of(int local_rank, ExitStatus status, pid_t pid) const;
 
   // ---- replacement in place
-  bool takes_part(const Worker& worker) const;
-  bool can_replace(int local_rank) const;
+  static bool takes_part(const Worker& worker);
+  static ReplacementCore::Standing standing_of(const Worker& worker);
+  std::optional<Replaceable> replaceable(const rdzv::WorkerFailure& failure);
   std::string why_no_standby() const;  // as long as the job lasts
-  bool is_replacing() const;
   void let_dying_end(std::chrono::milliseconds after) const;
   bool take_place(int local_rank, const Replace& what);
   void on_hello(int local_rank);
@@ -238,15 +239,13 @@ class WorkerGroup {
   int made_for_replacement_ = 0;
   bool has_told_no_pidfd_ = false;
   bool has_told_no_link_ = false;
-  bool have_told_recovery_ = false;       // WorkersCanRecover, in this round
-  std::uint32_t generation_ = 0;          // the last one
-  std::vector<std::uint32_t> committed_;  // in which each local rank has committed a step
-  std::set<pid_t> process_groups_;        // the workers' of this round
+  ReplacementCore replacement_;
+  std::set<pid_t> process_groups_;  // the workers' of this round
   bool is_closing_ = false;
   bool spares_orphans_ = false;
   Timer close_timer_;
   bool is_about_to_start_ = false;  // when their log files are open, and standbys wait for them
-  bool is_stopping_ = false;  // the round
+  bool is_stopping_ = false;        // the round
   bool is_grace_over_ = false;
   std::unique_ptr<StackDump> stacks_;
   std::string stacks_text_;
