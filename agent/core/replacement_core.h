@@ -92,7 +92,7 @@ class ReplacementCore {
     std::uint32_t committed = 0;  // the last generation in which it has committed a step
     bool is_newcomer = false;     // it has taken the place of a dead worker in this round
     bool has_offered = false;     // to recover, and has not withdrawn that
-    std::optional<rdzv::WorkerFailure> failure = {};  // of the last worker, if it was replaceable
+    std::optional<rdzv::WorkerFailure> failure = {};  // the last one, if it was replaceable
   };
   Rank& rank(int local_rank) { return ranks_.at(static_cast<std::size_t>(local_rank)); }
 

@@ -212,7 +212,8 @@ void Supervisor::await_late_start(std::chrono::seconds after) {
 }
 
 void Supervisor::perform(const ShowStarting& action) {
-  if (const std::string sentence = workers_.what_starts(action.local_ranks); !sentence.empty()) {
+  if (const std::string sentence = workers_.view().what_starts(action.local_ranks);
+      !sentence.empty()) {
     log_.warn("after " + duration_text(late_start_after_) + " " + sentence);
   }
   await_late_start(late_start_after_ * 2);
@@ -222,7 +223,7 @@ void Supervisor::perform(const ShowStarting& action) {
 void Supervisor::perform(const GraceOver& action) {
   workers_.grace_is_over();
   grace_ = action.grace;
-  if (workers_.running() == 0 || action.grace == 0ms) return;
+  if (workers_.view().running() == 0 || action.grace == 0ms) return;
   if (!action.after_failure) {
     return log_.warn("workers did not end in time and get SIGKILL");
   }
@@ -233,7 +234,7 @@ void Supervisor::perform(const GraceOver& action) {
 void Supervisor::perform(const WaitForSaving& action) {
   std::vector<int> ranks;
   for (const int local_rank : action.local_ranks) {
-    ranks.push_back(workers_.round().rank_offset + local_rank);
+    ranks.push_back(workers_.view().round().rank_offset + local_rank);
   }
   const bool is_one = ranks.size() == 1;
   log_.warn(printable(rdzv::ranks_in_words(ranks)) +
@@ -256,16 +257,16 @@ WorkerGroup::Events Supervisor::worker_events() {
           },
       .started =
           [this](const std::vector<pid_t>& pids) {
-            observers_.round_started(workers_.round(), pids);
+            observers_.round_started(workers_.view().round(), pids);
             hangs_.round_began();
             hang_response_.forget();
           },
       .ending =
           [this](int local_rank, ExitStatus status) {
             keep_calls(local_rank);
-            if (workers_.round().rank_offset + local_rank == 0) observers_.kubeflow.look();
-            observers_.events.worker_ending(local_rank, workers_.progress(local_rank),
-                                            workers_.marks(local_rank), status,
+            if (workers_.view().round().rank_offset + local_rank == 0) observers_.kubeflow.look();
+            observers_.events.worker_ending(local_rank, workers_.view().progress(local_rank),
+                                            workers_.view().marks(local_rank), status,
                                             core_.is_stopping());
             // Slurm may signal all processes of the job, and a worker may get its signal first.
             const bool is_notice = job_.preempt_signal && status.signal == job_.preempt_signal;
@@ -277,7 +278,7 @@ WorkerGroup::Events Supervisor::worker_events() {
           },
       .killed =
           [this](int local_rank, pid_t pid) {
-            const rdzv::RoundStart& round = workers_.round();
+            const rdzv::RoundStart& round = workers_.view().round();
             const int rank = round.rank_offset + local_rank;
             observers_.events.write(
                 WorkerKilledAfterGrace{round.round, {rank, local_rank, pid}, grace_});
@@ -294,7 +295,7 @@ WorkerGroup::Events Supervisor::worker_events() {
       .replicas_differ =
           [this](std::int64_t step, int rank, int other, const std::string& what) {
             observers_.events.write(
-                ReplicasDiffer{workers_.round().round, step, rank, other, what});
+                ReplicasDiffer{workers_.view().round().round, step, rank, other, what});
           },
       .replaced =
           [this](const Replace& what, pid_t newcomer) {
@@ -314,7 +315,7 @@ WorkerGroup::Events Supervisor::worker_events() {
 
 HangWatch::Hooks Supervisor::hang_hooks() {
   return {
-      .world_size = [this] { return core_.is_running() ? workers_.round().world_size : 0; },
+      .world_size = [this] { return core_.is_running() ? workers_.view().round().world_size : 0; },
       .node = [this] { return node_status(/*events_max=*/0); },
       .job =
           [this](std::function<void(JobStatus)> done) {
@@ -324,7 +325,7 @@ HangWatch::Hooks Supervisor::hang_hooks() {
       .waits =
           [this](const rdzv::WaitingFor& wait) {
             log_.write(Log::Level::kInfo, sentence(wait));
-            observers_.events.write(WaitSeen{workers_.round().round, wait});
+            observers_.events.write(WaitSeen{workers_.view().round().round, wait});
           },
       .still_waits = [this](const rdzv::WaitingFor& wait) { hang_response_.tell(wait); },
       .store_waits = [this] { return store_.waits(); },
@@ -335,7 +336,7 @@ HangWatch::Hooks Supervisor::hang_hooks() {
             note_calls(status, rules);
             if (hung.is_verdict()) {
               log_.warn(rdzv::ranks_in_words(hung.ranks) + " hung: " + sentence(hung));
-              observers_.events.write(HangSeen{workers_.round().round, hung});
+              observers_.events.write(HangSeen{workers_.view().round().round, hung});
             } else {
               log_.warn(sentence(hung) + "; --hang-timeout=auto reports it and kills nothing");
             }
@@ -347,30 +348,30 @@ HangWatch::Hooks Supervisor::hang_hooks() {
 
 void Supervisor::note_calls(const JobStatus& status, const rdzv::HangRules& rules) {
   if (!recorder_) return;
-  CallsSeen seen{workers_.round().round, /*is_end=*/false, workers_.round().world_size, rules,
-                 calls_of(status)};
+  CallsSeen seen{workers_.view().round().round, /*is_end=*/false,
+                 workers_.view().round().world_size, rules, calls_of(status)};
   const std::size_t verdicts = find_hangs(seen.ranks, seen.world_size, seen.rules).hung.size();
   recorder_->note(std::move(seen), verdicts);
 }
 
 void Supervisor::keep_calls(int local_rank) {
   if (!recorder_) return;
-  const auto progress = workers_.progress(local_rank);
-  const auto [state, held_for] = workers_.held(local_rank);
+  const auto progress = workers_.view().progress(local_rank);
+  const auto [state, held_for] = workers_.view().held(local_rank);
   last_calls_.push_back(
-      {workers_.round().rank_offset + local_rank, state, held_for,
+      {workers_.view().round().rank_offset + local_rank, state, held_for,
        progress && progress->step ? std::optional(progress->since_step) : std::nullopt,
-       workers_.calls(local_rank), workers_.threads(local_rank).count > 0,
-       workers_.threads(local_rank).all_wait()});
+       workers_.view().calls(local_rank), workers_.view().threads(local_rank).count > 0,
+       workers_.view().threads(local_rank).all_wait()});
 }
 
 void Supervisor::note_last_calls() {
   if (!recorder_ || last_calls_.empty()) return;
   std::ranges::sort(last_calls_, {}, &rdzv::RankCalls::rank);
   CallsSeen seen;
-  seen.round = workers_.round().round;
+  seen.round = workers_.view().round().round;
   seen.is_end = true;
-  seen.world_size = workers_.round().world_size;
+  seen.world_size = workers_.view().round().world_size;
   seen.ranks = std::exchange(last_calls_, {});
   recorder_->note(std::move(seen));
 }
@@ -403,10 +404,10 @@ HangResponse::Hooks Supervisor::hang_response_hooks() {
 
 // Which rank a client is, the store does not know. Of other nodes' clients nothing is said.
 void Supervisor::tell_of_store(const std::vector<rdzv::StoreWait>& waits) {
-  const rdzv::RoundStart& round = workers_.round();
+  const rdzv::RoundStart& round = workers_.view().round();
   workers_.ranks_connected_to(round.master_port, [this, waits, round = round.round](
                                                      const std::map<std::uint16_t, int>& of) {
-    if (!core_.is_running() || workers_.round().round != round) return;
+    if (!core_.is_running() || workers_.view().round().round != round) return;
     rdzv::WaitingFor told;
     std::set<int> waiting;
     const auto now = std::chrono::steady_clock::now();
@@ -441,7 +442,7 @@ void Supervisor::report_hang(const HangReport& report) {
 void Supervisor::perform(const ShowLate& action) {
   StackQuery question{.is_brief = true};
   for (const int local_rank : action.local_ranks) {
-    question.ranks.push_back(workers_.round().rank_offset + local_rank);
+    question.ranks.push_back(workers_.view().round().rank_offset + local_rank);
   }
   const auto show = [this, ranks = question.ranks](const std::vector<WorkerStacks>& workers) {
     if (!core_.is_running()) return;  // any more
@@ -463,7 +464,7 @@ void Supervisor::perform(const ShowLate& action) {
 // Asked by this node itself, or by the one that has found it.
 EndHungAnswer Supervisor::end_hung(const EndHung& question) {
   EndHungAnswer answer;
-  const rdzv::RoundStart& round = workers_.round();
+  const rdzv::RoundStart& round = workers_.view().round();
   if (!core_.is_running() || round.round != question.round) return answer;
   for (const int rank : question.ranks) {
     const int local_rank = rank - round.rank_offset;
@@ -499,7 +500,7 @@ void Supervisor::perform(const Finish& action) {
 void Supervisor::perform(const TakeStep& action) {
   const bool is_reported =
       action.step > EndStep::kReport || outcome_->kind == rdzv::JobOutcome::Kind::kSucceeded;
-  if (is_reported && workers_.running() == 0) workers_.let_keeper_go();
+  if (is_reported && workers_.view().running() == 0) workers_.let_keeper_go();
   end_.take(action.step, [this, step = action.step] { post(StepTaken{step}); });
 }
 
@@ -512,7 +513,7 @@ QueryPort::Access Supervisor::query_access() {
                         return observers_.events.on_line(std::move(told));
                       },
                   .leader = [this] { return leader_.leader(); }},
-          .first_rank = [this] { return workers_.round().rank_offset; },
+          .first_rank = [this] { return workers_.view().round().rank_offset; },
           .stacks =
               [this](const StackQuery& question, StackRequest::Done done) {
                 workers_.show_stacks(question, std::move(done));
@@ -532,10 +533,10 @@ NodeSnapshot Supervisor::snapshot() const {
                : core_.is_stopping() ? NodeState::kStopping
                                      : NodeState::kRunning;
   node.leads = leader_.is_here();
-  node.round = workers_.round();
-  node.running = workers_.running();
+  node.round = workers_.view().round();
+  node.running = workers_.view().running();
   for (int local_rank = 0; local_rank < job_.local_world_size; ++local_rank) {
-    node.progress.push_back(workers_.progress(local_rank));
+    node.progress.push_back(workers_.view().progress(local_rank));
   }
   node.store = store_.status();
   node.standbys = workers_.standbys();
@@ -553,9 +554,9 @@ NodeStatus Supervisor::node_status(std::size_t events_max) {
   fill(status, snapshot());
   for (WorkerStatus& worker : status.workers) {
     worker.device = device_of(job_, worker.local_rank);
-    std::tie(worker.held, worker.held_for) = workers_.held(worker.local_rank);
-    worker.calls = workers_.calls(worker.local_rank);
-    const auto threads = workers_.threads(worker.local_rank);
+    std::tie(worker.held, worker.held_for) = workers_.view().held(worker.local_rank);
+    worker.calls = workers_.view().calls(worker.local_rank);
+    const auto threads = workers_.view().threads(worker.local_rank);
     worker.keeps_record = threads.count > 0;
     worker.all_wait = threads.all_wait();
     worker.progress = with_calls(std::move(worker.progress), worker.calls);
@@ -595,7 +596,7 @@ Result<Round> Supervisor::restart_round(const std::string& by) {
 }
 
 std::optional<Result<void>> Supervisor::replace_worker(int rank, const std::string& by) {
-  const int first = workers_.round().rank_offset;
+  const int first = workers_.view().round().rank_offset;
   if (rank < first || rank >= first + job_.local_world_size) return std::nullopt;
   if (!core_.is_running()) {
     return fail(ErrorCode::kUnavailable,
@@ -663,7 +664,7 @@ void Supervisor::on_stop_signal(const rdzv::ReceivedSignal& received) {
     return post(StopSignal{received.signal});
   }
   observers_.events.write(SignalReceived{received.signal});
-  if (meaning == StopRepeats::Meaning::kFurther && workers_.running() > 0) {
+  if (meaning == StopRepeats::Meaning::kFurther && workers_.view().running() > 0) {
     escalate(received);
   } else {
     log_.warn("got " + name + ", stopping the workers");

@@ -67,7 +67,7 @@ class Supervisor {
   }
   void perform(const GraceOver& action);
   void perform(const LookAtWorkers& action) {
-    post(WorkersSeen{action.round, workers_.look(action.signal)});
+    post(WorkersSeen{action.round, workers_.view().look(action.signal)});
   }
   void perform(const WaitForSaving& action);
   void perform(const TakeStacks&) { workers_.take_stacks(); }

@@ -15,10 +15,8 @@
 #include "agent/failure/failure_report.h"
 #include "agent/process/child_end.h"
 #include "agent/process/orphans.h"
-#include "agent/process/process_hold.h"
 #include "agent/process/search_path.h"
 #include "agent/process/socket_owners.h"
-#include "agent/process/worker_facts.h"
 #include "agent/python/python_archives.h"
 #include "agent/standby/background.h"
 #include "rendezvous/common/exit_codes.h"
@@ -94,6 +92,7 @@ WorkerGroup::WorkerGroup(AgentParts parts, std::optional<Keeper>& keeper, Events
       death_watch_(parts_.io.get_executor()),
       files_(parts_.io.get_executor(), "ddprun-files"),
       workers_(static_cast<std::size_t>(job_.local_world_size)),
+      view_(job_, round_, workers_),
       replacement_(job_.local_world_size),
       close_timer_(parts_.io),
       stack_request_(parts_.io, job_.environment, parts_.host) {
@@ -249,17 +248,6 @@ void WorkerGroup::worker_runs(int local_rank) {
 void WorkerGroup::look_whether_all_run() {
   if (is_stopping_ || std::ranges::any_of(workers_, &Worker::is_starting)) return;
   standbys_.round_runs();
-}
-
-std::string WorkerGroup::what_starts(const std::vector<int>& local_ranks) const {
-  std::vector<int> ranks;
-  for (const int local_rank : local_ranks) {
-    if (worker(local_rank).is_starting) ranks.push_back(identity_of(local_rank).rank);
-  }
-  if (ranks.empty()) return "";  // their log files are awaited, or standbys
-  return printable(rdzv::ranks_in_words(ranks)) + (ranks.size() == 1 ? " waits" : " wait") +
-         " for the kernel to execute " + printable(job_.program.path) +
-         ": the file system that has the program does not answer";
 }
 
 WorkerIdentity WorkerGroup::identity_of(int local_rank) const {
@@ -434,23 +422,6 @@ void WorkerGroup::signal(int local_rank, int signal) {
   asks_to_end ? process->stop(signal) : process->signal_group(signal);
 }
 
-std::vector<WorkerSeen> WorkerGroup::look(int signal) const {
-  std::vector<WorkerSeen> seen(workers_.size());
-  for (int local_rank = 0; local_rank < count(); ++local_rank) {
-    const auto& process = worker(local_rank).process;
-    if (!process) continue;
-    const std::vector<GroupCalls> groups = calls(local_rank);  // that it is in first
-    WorkerSeen& its = seen[static_cast<std::size_t>(local_rank)];
-    its.handles_stop = handles(process->pid(), signal);
-    its.has_gpu = has_gpu(process->pid());
-    its.has_record = !groups.empty();
-    if (!groups.empty() && groups.front().at && !groups.front().at->is_over) {
-      its.in_call = std::chrono::duration_cast<std::chrono::milliseconds>(groups.front().at->since);
-    }
-  }
-  return seen;
-}
-
 void WorkerGroup::ask_to_leave(int local_rank, int signal) {
   do_not_start();
   const Worker& asked = worker(local_rank);
@@ -608,7 +579,7 @@ rdzv::WorkerFailure WorkerGroup::failure_of(int local_rank, ExitStatus status, p
   if (pid == 0 || status.is_success()) return failure;
   failure.stderr_tail = output_.stderr_tail(local_rank);
   failure.log_dir = output_.log_directory_of(local_rank);
-  if (its.link) failure.progress = with_calls(its.link->progress(), calls(local_rank));
+  if (its.link) failure.progress = with_calls(its.link->progress(), view_.calls(local_rank));
   if (status.signal == SIGKILL && !its.hang.empty()) {
     failure.hang = its.hang;
     failure.message = its.hang_stack;
@@ -841,33 +812,6 @@ void WorkerGroup::pause_all() {
   prepared_.signal_all(SIGSTOP);
 }
 
-int WorkerGroup::running() const {
-  return static_cast<int>(
-      std::ranges::count_if(workers_, [](const Worker& each) { return each.process != nullptr; }));
-}
-
-std::optional<WorkerProgress> WorkerGroup::progress(int local_rank) const {
-  const auto& link = worker(local_rank).link;
-  return link ? link->progress() : std::nullopt;
-}
-
-StepMarks WorkerGroup::marks(int local_rank) const {
-  const auto& link = worker(local_rank).link;
-  return link ? link->marks() : StepMarks{};
-}
-
-std::vector<GroupCalls> WorkerGroup::calls(int local_rank) const {
-  const auto& link = worker(local_rank).link;
-  if (!link) return {};
-  const auto now = std::chrono::steady_clock::now().time_since_epoch();
-  return group_calls(link->groups(), std::chrono::nanoseconds(now).count(), record::kGroupsMax);
-}
-
-record::RecordedThreads WorkerGroup::threads(int local_rank) const {
-  const auto& link = worker(local_rank).link;
-  return link ? link->threads() : record::RecordedThreads{};
-}
-
 void WorkerGroup::ranks_connected_to(std::uint16_t port,
                                      std::function<void(std::map<std::uint16_t, int>)> done) {
   std::map<pid_t, int> ranks;
@@ -887,18 +831,6 @@ void WorkerGroup::ranks_connected_to(std::uint16_t port,
                        }
                        done(std::move(found));
                      });
-}
-
-std::pair<RankState, std::chrono::nanoseconds> WorkerGroup::held(int local_rank) {
-  Worker& each = worker(local_rank);
-  if (!each.process) return {};
-  const pid_t pid = each.process->pid();
-  auto [state, switches] = hold_of(pid);
-  const bool has_run = std::exchange(each.switches, switches) != switches;
-  const bool may_be_frozen =
-      !has_run && (state == RankState::kRuns || state == RankState::kUninterruptible);
-  if (may_be_frozen && is_frozen(pid)) state = RankState::kFrozen;
-  return {state, each.held_for.looked(state, switches, std::chrono::steady_clock::now())};
 }
 
 bool WorkerGroup::is_to_end(int local_rank, const std::string& hang, const std::string& stack) {

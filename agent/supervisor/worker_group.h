@@ -32,6 +32,7 @@
 #include "agent/standby/standbys.h"
 #include "agent/supervisor/parts.h"
 #include "agent/supervisor/stack_request.h"
+#include "agent/supervisor/worker_view.h"
 #include "rendezvous/common/unique_fd.h"
 #include "rendezvous/round/hang_core.h"
 
@@ -86,8 +87,6 @@ class WorkerGroup {
   }
   // If the workers still wait for their log files, they are not started, and WorkerEnded follows.
   void signal(int local_rank, int signal);
-  // In words, which of these workers wait for execve, and for which program; empty: none.
-  std::string what_starts(const std::vector<int>& local_ranks) const;
   void ask_to_leave(int local_rank, int signal);
   // To the live workers that have a link.
   void tell_group_broken(int rank);
@@ -99,8 +98,6 @@ class WorkerGroup {
   Result<void> kill_to_replace(int rank, const std::string& by);
   // It will be killed because it hangs: this verdict, and its stack. False: it has ended.
   bool is_to_end(int local_rank, const std::string& hang, const std::string& stack);
-  // What the workers do that were stopped by the signal, by local rank.
-  std::vector<WorkerSeen> look(int signal) const;
   // From now on a SIGKILL in this round counts as one after the grace period.
   void grace_is_over() { is_grace_over_ = true; }
   // Takes the stacks of the workers that are about to be killed, because they show why these hang.
@@ -126,19 +123,12 @@ class WorkerGroup {
   void signal_all(int signal);  // SIGCONT to their groups, a notice to the workers alone
   void pause_all();
 
-  const rdzv::RoundStart& round() const { return round_; }  // the current one, or the last
-  int running() const;
-  // None: the worker reported none, has no link, or has ended.
-  std::optional<WorkerProgress> progress(int local_rank) const;
-  StepMarks marks(int local_rank) const;                  // likewise
-  std::vector<GroupCalls> calls(int local_rank) const;    // likewise
-  record::RecordedThreads threads(int local_rank) const;  // likewise
+  WorkerView& view() { return view_; }
+  const WorkerView& view() const { return view_; }
   // The running ranks of this node with a connection to that port, by the port of their end. `done` is called once, after
   // this has returned.
   void ranks_connected_to(std::uint16_t port,
                           std::function<void(std::map<std::uint16_t, int>)> done);
-  // What holds it, and how long it has been held, as far as earlier looks tell.
-  std::pair<RankState, std::chrono::nanoseconds> held(int local_rank);
   // None: nobody has asked for any.
   std::optional<StandbyStatus> standbys() const { return standbys_.status(); }
   // None: nobody has asked for standbys.
@@ -147,21 +137,6 @@ class WorkerGroup {
   const std::string& stacks_text() const { return stacks_text_; }
 
  private:
-  struct Worker {
-    std::unique_ptr<WorkerProcess> process;  // null: it has ended, or was not started
-    std::shared_ptr<WorkerLink> link;        // null: likewise, or it was started without one
-    std::uint64_t number = 0;                // of the process
-    std::string error_file;                  // empty: none
-    std::shared_ptr<WorkerLink> before =
-        nullptr;                            // the link of one that has ended and may be replaced
-    bool is_starting = false;               // its program is not executed yet
-    std::optional<Error> not_started = {};  // why it never will be; its end follows
-    std::uint64_t switches = 0;             // at the last look
-    rdzv::HeldFor held_for = {};
-    std::string hang = {};  // the verdict upon which it is killed; empty: there is none
-    std::string hang_stack = {};
-    std::string asked_by = {};  // the request upon which it is killed; empty: there is none
-  };
   // A worker whose death is known and which the kernel has not ended yet.
   struct Dying {
     std::unique_ptr<WorkerProcess> process;
@@ -234,6 +209,7 @@ class WorkerGroup {
 
   rdzv::RoundStart round_;
   std::vector<Worker> workers_;  // by local rank
+  WorkerView view_;
   std::list<Dying> dying_;
   std::uint64_t processes_ = 0;  // that were workers of this node so far
   int made_for_replacement_ = 0;

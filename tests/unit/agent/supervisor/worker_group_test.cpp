@@ -134,7 +134,7 @@ class WorkerGroupTest : public ::testing::Test {
 };
 
 TEST_F(WorkerGroupTest, StartsAWorkerForEveryLocalRankWithItsOwnRank) {
-  EXPECT_EQ(begun().running(), 2);
+  EXPECT_EQ(begun().view().running(), 2);
   EXPECT_THAT(pids_, ElementsAre(100, 101));
   ASSERT_THAT(started, SizeIs(2));
   EXPECT_THAT(started[1].spec.environment, Contains("RANK=5"));
@@ -156,8 +156,8 @@ TEST_F(WorkerGroupTest, TheEndOfAWorkerIsSeenToldAndThenAnEvent) {
   EXPECT_EQ(last_end().local_rank, 1);
   ASSERT_TRUE(last_end().failure);
   EXPECT_EQ(last_end().failure->status, ExitStatus::exited(3));
-  EXPECT_EQ(group.running(), 1);
-  EXPECT_EQ(group.progress(1), std::nullopt);
+  EXPECT_EQ(group.view().running(), 1);
+  EXPECT_EQ(group.view().progress(1), std::nullopt);
 }
 
 TEST_F(WorkerGroupTest, AWorkerThatSucceedsHasNoFailure) {
@@ -190,7 +190,7 @@ TEST_F(WorkerGroupTest, AProgramThatIsNotThereIsNotWorthARetry) {
 
 TEST_F(WorkerGroupTest, AStartThatMeetsALimitIsWorthARetryAndNoOtherIsTried) {
   refusals = {{ErrorCode::kResourceExhausted, "no process left", {}}};
-  EXPECT_EQ(begun().running(), 0);
+  EXPECT_EQ(begun().view().running(), 0);
   EXPECT_THAT(started, IsEmpty());
   EXPECT_THAT(pids_, ElementsAre(0, 0));
   ASSERT_THAT(events_, SizeIs(2));
@@ -204,15 +204,15 @@ TEST_F(WorkerGroupTest, AStartThatMeetsALimitIsWorthARetryAndNoOtherIsTried) {
 TEST_F(WorkerGroupTest, WorkersAreAwaitedUntilTheirProgramsAreExecuted) {
   WorkerGroup& group = begun();
   EXPECT_THAT(events_, IsEmpty());
-  EXPECT_THAT(group.what_starts({0, 1}),
+  EXPECT_THAT(group.view().what_starts({0, 1}),
               HasSubstr("ranks 4 and 5 wait for the kernel to execute /opt/train"));
   exec(1);
   ASSERT_THAT(events_, SizeIs(1));
   EXPECT_EQ(std::get<WorkerStarted>(events_[0]).local_rank, 1);
   EXPECT_EQ(std::get<WorkerStarted>(events_[0]).round, Round{3});
-  EXPECT_THAT(group.what_starts({0, 1}), HasSubstr("rank 4 waits"));
+  EXPECT_THAT(group.view().what_starts({0, 1}), HasSubstr("rank 4 waits"));
   exec(0);
-  EXPECT_EQ(group.what_starts({0, 1}), "");
+  EXPECT_EQ(group.view().what_starts({0, 1}), "");
 }
 
 TEST_F(WorkerGroupTest, AWorkerWhoseProgramIsNotExecutedYetIsStoppedLikeAnyOther) {
