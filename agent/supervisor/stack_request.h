@@ -1,5 +1,5 @@
 // What the workers' threads are doing, for somebody who asks (ddpctl stacks): one answer at a time, within
-// kStackLimit, from whatever could be read by then. Owned by the WorkerGroup; event loop only.
+// kStackLimit, from whatever could be read by then. Owned by NodeStacks; event loop only.
 #pragma once
 
 #include <sys/types.h>

@@ -71,7 +71,7 @@ Supervisor::Supervisor(const Job& job)
                    }}),
       end_(
           parts_, {observers_, queries_, leader_},
-          [this] { return escalation_ + workers_.stacks_text() + memory_.remark(); },
+          [this] { return escalation_ + workers_.stacks().text() + memory_.remark(); },
           log_.writes(Log::Level::kInfo)),
       hangs_(io_, job.hangs.timeout, wait_lines(job.environment), hang_hooks()),
       hang_response_(io_, job.hangs.restarts, hang_response_hooks()),
@@ -380,7 +380,7 @@ HangResponse::Hooks Supervisor::hang_response_hooks() {
   return {.query = [this]() -> JobQuery& { return queries_.query(); },
           .stacks =
               [this](const StackQuery& question, StackRequest::Done done) {
-                workers_.show_stacks(question, std::move(done));
+                workers_.stacks().show(question, std::move(done));
               },
           .report = [this](const HangReport& report) { report_hang(report); },
           .wait_report =
@@ -458,7 +458,7 @@ void Supervisor::perform(const ShowLate& action) {
                                       " not come together with the others since; what they do\n" +
                                       to_text(make_hang_report(late, status, stacks)));
   };
-  workers_.show_stacks(question, show);
+  workers_.stacks().show(question, show);
 }
 
 // Asked by this node itself, or by the one that has found it.
@@ -516,7 +516,7 @@ QueryPort::Access Supervisor::query_access() {
           .first_rank = [this] { return workers_.view().round().rank_offset; },
           .stacks =
               [this](const StackQuery& question, StackRequest::Done done) {
-                workers_.show_stacks(question, std::move(done));
+                workers_.stacks().show(question, std::move(done));
               },
           .others_wait = [this] { hangs_.others_wait(); },
           .end_hung = [this](const EndHung& question) { return end_hung(question); },

@@ -50,8 +50,6 @@ constexpr std::chrono::milliseconds kDyingLimit = 2s;  // as that of orphans
 // For the last thread of a worker that is dead, which has no process any more and gets what the others leave over.
 constexpr std::chrono::milliseconds kLastThreadLimit = 500ms;
 
-constexpr std::size_t kStackTextBytes = 4096;  // of each text that is printed
-
 // Without this, gdb reports the SIGSTOP that stopped the worker as a new one, and the worker stays
 // stopped after "detach". So gdb sends SIGCONT after it has attached, which does not make the
 // worker run, and ignores both signals.
@@ -95,7 +93,7 @@ WorkerGroup::WorkerGroup(AgentParts parts, std::optional<Keeper>& keeper, Events
       view_(job_, round_, workers_),
       replacement_(job_.local_world_size),
       close_timer_(parts_.io),
-      stack_request_(parts_.io, job_.environment, parts_.host) {
+      stacks_(parts_, view_) {
   if (job_.standbys.prepares) output_.keep_files_of_rounds();
 }
 
@@ -167,10 +165,7 @@ void WorkerGroup::begin(const rdzv::RoundStart& start) {
   replacement_.round_begins();
   for (Worker& each : workers_) each.before.reset();
   process_groups_.clear();
-  stacks_.reset();
-  if (!stacks_text_.empty()) {  // of the previous round
-    parts_.console.say(Stream::kStderr, std::exchange(stacks_text_, {}));
-  }
+  stacks_.round_begins();
   std::vector<int> local_ranks(workers_.size());
   std::iota(local_ranks.begin(), local_ranks.end(), 0);
   is_about_to_start_ = true;
@@ -416,7 +411,7 @@ void WorkerGroup::signal(int local_rank, int signal) {
   WorkerProcess* const process = worker(local_rank).process.get();
   if (process == nullptr) return;
   process->tell_of_rest(nullptr);  // a worker that is told to stop leaves nothing on purpose
-  if (signal == SIGKILL) finish_stacks();
+  if (signal == SIGKILL) stacks_.finish();
   if (signal == SIGKILL && is_grace_over_) events_.killed(local_rank, process->pid());
   const bool asks_to_end = signal != SIGKILL && signal != SIGCONT;
   asks_to_end ? process->stop(signal) : process->signal_group(signal);
@@ -436,54 +431,12 @@ void WorkerGroup::tell_group_broken(int rank) {
 }
 
 void WorkerGroup::take_stacks() {
-  std::vector<StackDump::Worker> doomed;
-  for (int local_rank = 0; local_rank < count(); ++local_rank) {
-    if (const auto& process = worker(local_rank).process) {
-      doomed.push_back(
-          {round_.rank_offset + local_rank, process->pid(), output_.log_directory_of(local_rank)});
-    }
-  }
-  stacks_ = std::make_unique<StackDump>(parts_.io, std::move(doomed), job_.environment, [this] {
-    finish_stacks();
-    events_.event(StacksTaken{round_.round});
-  });
-}
-
-// Reports the stacks that were taken so far; the rest is given up.
-void WorkerGroup::finish_stacks() {
-  if (!stacks_) return;
-  for (const StackDump::Account& account : stacks_->so_far(kStackTextBytes)) {
-    const std::string what =
-        "the stacks of rank " + std::to_string(account.rank) + " before it was killed";
-    if (!account.file.empty()) parts_.log.warn(what + ": " + account.file);
-    const std::string text = account.text + account.debugger_text;
-    if (!text.empty()) stacks_text_ += "ddprun: " + what + "\n" + printable_lines(text);
-  }
-  stacks_.reset();
-}
-
-void WorkerGroup::show_stacks(const StackQuery& question, StackRequest::Done done) {
-  std::vector<StackDump::Worker> asked;
-  for (int local_rank = 0; local_rank < count(); ++local_rank) {
-    const int rank = round_.rank_offset + local_rank;
-    if (!question.ranks.empty() && std::ranges::count(question.ranks, rank) == 0) continue;
-    if (std::ranges::count(question.without, rank) > 0) continue;
-    const auto& process = worker(local_rank).process;
-    asked.push_back({rank, process ? process->pid() : 0, {}});
-  }
-  if (question.is_brief) {
-    done = [done = std::move(done)](std::vector<WorkerStacks> stacks) {
-      std::ranges::for_each(stacks, &make_brief);
-      done(std::move(stacks));
-    };
-  }
-  stack_request_.take(std::move(asked), std::move(done));
+  stacks_.take([this] { events_.event(StacksTaken{round_.round}); });
 }
 
 void WorkerGroup::close(bool spares_orphans) {
   spares_orphans_ = spares_orphans;
-  stacks_.reset();
-  stack_request_.finish();
+  stacks_.round_closes();
   prepared_.round_is_over();
   for (Worker& each : workers_) each.before.reset();
   let_dying_end(std::chrono::milliseconds::zero());
@@ -856,8 +809,7 @@ pid_t WorkerGroup::worker_like_a_zygote() const {
 }
 
 bool WorkerGroup::is_owned(pid_t child) const {
-  if ((stacks_ && stacks_->owns(child)) || stack_request_.owns(child)) return true;
-  if (standbys_.owns(child) || prepared_.owns(child)) return true;
+  if (stacks_.owns(child) || standbys_.owns(child) || prepared_.owns(child)) return true;
   if (std::ranges::any_of(dying_,
                           [child](const Dying& each) { return each.process->pid() == child; })) {
     return true;

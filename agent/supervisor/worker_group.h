@@ -26,12 +26,11 @@
 #include "agent/process/death_watch.h"
 #include "agent/process/oom_watch.h"
 #include "agent/process/process.h"
-#include "agent/process/stack_dump.h"
 #include "agent/process/worker_link.h"
 #include "agent/standby/prepared_standbys.h"
 #include "agent/standby/standbys.h"
+#include "agent/supervisor/node_stacks.h"
 #include "agent/supervisor/parts.h"
-#include "agent/supervisor/stack_request.h"
 #include "agent/supervisor/worker_view.h"
 #include "rendezvous/common/unique_fd.h"
 #include "rendezvous/round/hang_core.h"
@@ -100,11 +99,8 @@ class WorkerGroup {
   bool is_to_end(int local_rank, const std::string& hang, const std::string& stack);
   // From now on a SIGKILL in this round counts as one after the grace period.
   void grace_is_over() { is_grace_over_ = true; }
-  // Takes the stacks of the workers that are about to be killed, because they show why these hang.
-  // StacksTaken follows from the loop, unless one of them is killed before.
+  // StacksTaken follows from the loop, unless a worker is killed before.
   void take_stacks();
-  // What the threads of these workers do, or of all. `done` is called once, after this has returned.
-  void show_stacks(const StackQuery& question, StackRequest::Done done);
   // Call it when all workers have ended: kills their orphans, or spares them. RoundClosed follows, possibly before
   // close() returns.
   void close(bool spares_orphans);
@@ -125,6 +121,7 @@ class WorkerGroup {
 
   WorkerView& view() { return view_; }
   const WorkerView& view() const { return view_; }
+  NodeStacks& stacks() { return stacks_; }
   // The running ranks of this node with a connection to that port, by the port of their end. `done` is called once, after
   // this has returned.
   void ranks_connected_to(std::uint16_t port,
@@ -133,8 +130,6 @@ class WorkerGroup {
   std::optional<StandbyStatus> standbys() const { return standbys_.status(); }
   // None: nobody has asked for standbys.
   std::optional<ReplacementStatus> replacement() const;
-  // Stacks of killed workers that have no log folder, to print after the report.
-  const std::string& stacks_text() const { return stacks_text_; }
 
  private:
   // A worker whose death is known and which the kernel has not ended yet.
@@ -175,7 +170,6 @@ class WorkerGroup {
   void on_end(Round round, int local_rank, std::uint64_t number, ExitStatus status);
   void worker_ended(Round round, int local_rank, ExitStatus status, pid_t pid);
   void go_on_closing();
-  void finish_stacks();
   void tell_of_end(Round round, rdzv::WorkerFailure ended, bool was_told_to_stop);
   rdzv::WorkerFailure failure_of(int local_rank, ExitStatus status, pid_t pid) const;
 
@@ -223,9 +217,7 @@ class WorkerGroup {
   bool is_about_to_start_ = false;  // when their log files are open, and standbys wait for them
   bool is_stopping_ = false;        // the round
   bool is_grace_over_ = false;
-  std::unique_ptr<StackDump> stacks_;
-  std::string stacks_text_;
-  StackRequest stack_request_;
+  NodeStacks stacks_;
 };
 
 }  // namespace ddprun::agent

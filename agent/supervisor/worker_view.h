@@ -27,7 +27,7 @@ namespace ddprun::agent {
 struct Worker {
   std::unique_ptr<WorkerProcess> process;  // null: it has ended, or was not started
   std::shared_ptr<WorkerLink> link;        // null: likewise, or it was started without one
-  std::uint64_t number = 0;                // of the process
+  std::uint64_t number = 0;                // counts the processes of all ranks
   std::string error_file;                  // empty: none
   // The link of the worker that has ended, as long as it may be replaced.
   std::shared_ptr<WorkerLink> before = nullptr;
