@@ -9,7 +9,7 @@
 namespace ddprun::agent {
 namespace {
 
-constexpr std::size_t kTextBytes = 4096;  // of each text that is printed
+constexpr std::size_t kTextBytes = 4096;  // the limit for each text that is printed
 
 }  // namespace
 

@@ -46,7 +46,7 @@ class NodeStacks {
  private:
   const AgentParts parts_;
   const WorkerView& workers_;
-  std::unique_ptr<StackDump> dump_;  // of workers that are about to be killed
+  std::unique_ptr<StackDump> dump_;  // while stacks are taken before a kill
   std::string text_;
   StackRequest request_;
 };

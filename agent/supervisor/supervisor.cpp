@@ -59,7 +59,7 @@ Supervisor::Supervisor(const Job& job)
       memory_(parts_, observers_.systemd),
       core_(node_config(job)),
       signals_(io_),
-      workers_(parts_, keeper_, worker_events()),
+      workers_(parts_, keeper_, [this](const WorkerEvent& event) { on_worker_event(event); }),
       store_(io_, job,
              [log = log_](std::string_view line) { log.warn("store: " + std::string(line)); }),
       queries_(parts_, query_access()),
@@ -201,7 +201,11 @@ void Supervisor::perform(const StartWorkers& action) {
               std::to_string(action.start.world_size));
   }
   await_late_start(kLateStart);
-  workers_.begin(action.start);
+  WorkerGroup::WantedSteps wanted_steps;
+  for (int local_rank = 0; local_rank < job_.local_world_size; ++local_rank) {
+    wanted_steps.push_back(observers_.events.times().wanted_step(local_rank));
+  }
+  workers_.begin(action.start, std::move(wanted_steps));
 }
 
 void Supervisor::await_late_start(std::chrono::seconds after) {
@@ -221,8 +225,7 @@ void Supervisor::perform(const ShowStarting& action) {
 
 // No message if all workers have ended (only an error file is still being read): none is killed.
 void Supervisor::perform(const GraceOver& action) {
-  workers_.grace_is_over();
-  grace_ = action.grace;
+  workers_.grace_is_over(action.grace);
   if (workers_.view().running() == 0 || action.grace == 0ms) return;
   if (!action.after_failure) {
     return log_.warn("workers did not end in time and get SIGKILL");
@@ -244,73 +247,23 @@ void Supervisor::perform(const WaitForSaving& action) {
             " more; --failure-shutdown-timeout sets another limit");
 }
 
-WorkerGroup::Events Supervisor::worker_events() {
-  return {
-      .event =
-          [this](NodeEvent event) {
-            if (std::holds_alternative<RoundClosed>(event)) {
-              store_.close();
-              hang_response_.forget();
-              note_last_calls();
-            }
-            post(std::move(event));
-          },
-      .started =
-          [this](const std::vector<pid_t>& pids) {
-            observers_.round_started(workers_.view().round(), pids);
-            hangs_.round_began();
-            hang_response_.forget();
-          },
-      .ending =
-          [this](int local_rank, ExitStatus status) {
-            keep_calls(local_rank);
-            if (workers_.view().round().rank_offset + local_rank == 0) observers_.kubeflow.look();
-            observers_.events.worker_ending(local_rank, workers_.view().progress(local_rank),
-                                            workers_.view().marks(local_rank), status,
-                                            core_.is_stopping());
-            // Slurm may signal all processes of the job, and a worker may get its signal first.
-            const bool is_notice = job_.preempt_signal && status.signal == job_.preempt_signal;
-            if (is_notice && core_.is_running()) preempted_by(*job_.preempt_signal);
-          },
-      .ended =
-          [this](const rdzv::WorkerFailure& ended, bool was_told_to_stop) {
-            observers_.events.worker_exited(ended, was_told_to_stop);
-          },
-      .killed =
-          [this](int local_rank, pid_t pid) {
-            const rdzv::RoundStart& round = workers_.view().round();
-            const int rank = round.rank_offset + local_rank;
-            observers_.events.write(
-                WorkerKilledAfterGrace{round.round, {rank, local_rank, pid}, grace_});
-          },
-      .keeper_replaced = [this](pid_t pid) { observers_.events.write(KeeperReplaced{pid}); },
-      .stepped = [this](int local_rank,
-                        const StepMarks& marks) { observers_.events.stepped(local_rank, marks); },
-      .wanted_step =
-          [this](int local_rank) {
-            const auto wanted = observers_.events.times().wanted_step(local_rank);
-            return wanted ? std::pair(wanted->kind, wanted->step)
-                          : std::pair(StepKind::kProgram, std::int64_t{0});
-          },
-      .replicas_differ =
-          [this](std::int64_t step, int rank, int other, const std::string& what) {
-            observers_.events.write(
-                ReplicasDiffer{workers_.view().round().round, step, rank, other, what});
-          },
-      .replaced =
-          [this](const Replace& what, pid_t newcomer) {
-            log_.warn(
-                describe_replacement(what.failure, what.restarts, what.max_restarts, parts_.host));
-            observers_.events.replaced(what, newcomer);
-          },
-      .regrouped =
-          [this](int local_rank, std::uint32_t generation) {
-            observers_.events.regrouped(local_rank, generation);
-          },
-      .committed =
-          [this](int local_rank, std::uint32_t generation) {
-            observers_.events.committed(local_rank, generation);
-          }};
+// Each fact of a worker goes this way: to what only looks, and then to the core, if it decides upon it.
+void Supervisor::on_worker_event(const WorkerEvent& event) {
+  if (const auto* ending = std::get_if<worker_event::Ending>(&event.what)) {
+    keep_calls(ending->local_rank);
+  }
+  observers_.on(event, workers_.view());
+  if (std::holds_alternative<worker_event::Started>(event.what)) {
+    hangs_.round_began();
+    hang_response_.forget();
+  } else if (std::holds_alternative<worker_event::Closed>(event.what)) {
+    store_.close();
+    hang_response_.forget();
+    note_last_calls();
+  } else if (const auto* preempted = std::get_if<worker_event::Preempted>(&event.what)) {
+    if (core_.is_running()) preempted_by(preempted->signal);
+  }
+  if (auto decided = node_event(event)) post(std::move(*decided));
 }
 
 HangWatch::Hooks Supervisor::hang_hooks() {

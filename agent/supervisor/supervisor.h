@@ -51,6 +51,7 @@ class Supervisor {
   // ---- the queue
   void post(NodeEvent event);
   void pump();
+  void on_worker_event(const WorkerEvent& event);
 
   // ---- the actions
   void perform(const OpenRoundStore& action) {
@@ -97,7 +98,6 @@ class Supervisor {
   void announce_wait(const rdzv::WaitForNodes& wait);
 
   // ---- what the parts ask for
-  WorkerGroup::Events worker_events();
   QueryPort::Access query_access();
   HangWatch::Hooks hang_hooks();
   HangResponse::Hooks hang_response_hooks();
@@ -153,7 +153,6 @@ class Supervisor {
   Timer late_start_;
   std::chrono::seconds late_start_after_{};  // how long the last wait was
 
-  std::chrono::milliseconds grace_{};  // the last grace period that is over, for the event log
   std::vector<rdzv::RankCalls>
       last_calls_;  // of workers that have ended in this round; with --record
   std::optional<std::chrono::steady_clock::time_point> stopped_at_;  // by the first stop signal

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <iterator>
 #include <numeric>
-#include <tuple>
 #include <utility>
 
 #include "agent/core/worker_environment.h"
@@ -77,12 +76,12 @@ std::string waits_for_debugger_text(int rank, pid_t pid, const std::string& host
 
 }  // namespace
 
-WorkerGroup::WorkerGroup(AgentParts parts, std::optional<Keeper>& keeper, Events events,
+WorkerGroup::WorkerGroup(AgentParts parts, std::optional<Keeper>& keeper, OnEvent on_event,
                          StartProcess start)
     : parts_(std::move(parts)),
       job_(parts_.job),
       output_(parts_.output),
-      events_(std::move(events)),
+      on_event_(std::move(on_event)),
       start_process_(start),
       reaper_(parts_.io, parts_.agent_id, keeper, reaper_hooks()),
       standbys_(parts_.io, job_, parts_.agent_id, standby_hooks()),
@@ -99,7 +98,7 @@ WorkerGroup::WorkerGroup(AgentParts parts, std::optional<Keeper>& keeper, Events
 
 ChildReaper::Hooks WorkerGroup::reaper_hooks() {
   return {.is_owned = [this](pid_t pid) { return is_owned(pid); },
-          .on_keeper_replaced = [this](pid_t pid) { events_.keeper_replaced(pid); },
+          .on_keeper_replaced = [this](pid_t pid) { emit(worker_event::KeeperReplaced{pid}); },
           .debug = [log = parts_.log](std::string_view line) { log.debug(line); },
           .info = parts_.log.writes(Log::Level::kInfo)
                       ? [log = parts_.log](
@@ -158,10 +157,11 @@ PreparedStandbys::Hooks WorkerGroup::prepared_hooks() {
 
 // ---- a round begins
 
-void WorkerGroup::begin(const rdzv::RoundStart& start) {
+void WorkerGroup::begin(const rdzv::RoundStart& start, WantedSteps wanted_steps) {
   round_ = start;
+  wanted_steps_ = std::move(wanted_steps);
   is_stopping_ = false;
-  is_grace_over_ = false;
+  grace_.reset();
   replacement_.round_begins();
   for (Worker& each : workers_) each.before.reset();
   process_groups_.clear();
@@ -180,7 +180,7 @@ void WorkerGroup::do_not_start() {
   output_.cancel_round();
   standbys_.do_not_begin();
   for (int local_rank = 0; local_rank < count(); ++local_rank) {
-    events_.event(WorkerEnded{round_.round, local_rank, std::nullopt});
+    emit(worker_event::NotStarted{local_rank});
   }
 }
 
@@ -188,7 +188,7 @@ void WorkerGroup::start_all(Result<void> files) {
   is_about_to_start_ = false;
   std::optional<Error> refused;
   if (!files) refused = std::move(files.error());
-  std::vector<WorkerEnded> not_started;
+  std::vector<rdzv::WorkerFailure> not_started;
   for (int local_rank = 0; local_rank < count(); ++local_rank) {
     if (!refused) {
       auto started = start_one(local_rank);
@@ -199,18 +199,15 @@ void WorkerGroup::start_all(Result<void> files) {
     rdzv::WorkerFailure failure =
         failure_of(local_rank, ExitStatus::exited(kExitCannotRun), /*pid=*/0);
     failure.message = refused->to_string();
-    not_started.push_back({round_.round, local_rank, std::move(failure)});
+    not_started.push_back(std::move(failure));
   }
   std::vector<pid_t> pids;
   for (const Worker& each : workers_) pids.push_back(each.process ? each.process->pid() : 0);
-  events_.started(pids);
+  emit(worker_event::Started{std::move(pids)});
   prepared_.round_runs();
   oom_watch_.begin_round(own_groups_);
   reaper_.remove_abandoned_groups();
-  for (WorkerEnded& each : not_started) {
-    events_.ended(*each.failure, /*was_told_to_stop=*/false);
-    events_.event(std::move(each));
-  }
+  for (rdzv::WorkerFailure& each : not_started) emit(worker_event::Ended{std::move(each)});
   for (int local_rank = 0; local_rank < count(); ++local_rank) {
     if (worker(local_rank).process && !worker(local_rank).is_starting) worker_runs(local_rank);
   }
@@ -236,7 +233,7 @@ void WorkerGroup::worker_runs(int local_rank) {
         },
         [this](const std::string& text) { parts_.console.say(Stream::kStderr, text); });
   }
-  events_.event(WorkerStarted{round_.round, local_rank});
+  emit(worker_event::Executed{local_rank});
 }
 
 // Standbys are made beside workers that run, not beside those that wait for a file server.
@@ -287,7 +284,10 @@ Result<void> WorkerGroup::start_one(int local_rank) {
   spec.stderr_fd = streams->stderr_fd;
   spec.keeper_slot = reaper_.keeper_slot(index);
   spec.waits_for_debugger = std::ranges::count(job_.debugged_ranks, identity.rank) > 0;
-  if (link) std::tie(spec.wanted_kind, spec.wanted_step) = events_.wanted_step(local_rank);
+  if (const auto& wanted = wanted_steps_.at(index); link && wanted) {
+    spec.wanted_kind = wanted->kind;
+    spec.wanted_step = wanted->step;
+  }
   const std::uint64_t number = ++processes_;
   const auto on_its_end = teller_of_end(local_rank, number);
   Result<std::unique_ptr<WorkerProcess>> process = standbys_.take(spec, on_its_end);
@@ -320,9 +320,7 @@ Result<void> WorkerGroup::start_one(int local_rank) {
 }
 
 WorkerProcess::OnEnd WorkerGroup::teller_of_end(int local_rank, std::uint64_t number) {
-  return [this, round = round_.round, local_rank, number](ExitStatus status) {
-    on_end(round, local_rank, number, status);
-  };
+  return [this, local_rank, number](ExitStatus status) { on_end(local_rank, number, status); };
 }
 
 void WorkerGroup::note_process(int local_rank, WorkerProcess& process) {
@@ -337,28 +335,32 @@ void WorkerGroup::note_process(int local_rank, WorkerProcess& process) {
 }
 
 WorkerLink::Hooks WorkerGroup::link_hooks(int local_rank) {
-  return {
-      .misuse =
-          [log = parts_.log, rank = identity_of(local_rank).rank](std::string_view what) {
-            log.warn("rank " + std::to_string(rank) + " " + std::string(what));
-          },
-      .stepped = [this, local_rank](const StepMarks& marks) { events_.stepped(local_rank, marks); },
-      .replicas_differ =
-          [this](std::int64_t step, int rank, int other, const std::string& what) {
-            events_.replicas_differ(step, rank, other, what);
-          },
-      .hello = [this, local_rank] { on_hello(local_rank); },
-      .cannot_recover =
-          [this, local_rank](const std::string& why, bool nor_later) {
-            prepared_.worker_cannot(why, nor_later);
-            if (replacement_.refused(local_rank)) {
-              events_.event(WorkerCannotRegroup{round_.round, local_rank});
-            }
-          },
-      .regrouped = [this,
-                    local_rank](std::uint32_t generation) { on_regrouped(local_rank, generation); },
-      .committed =
-          [this, local_rank](std::uint32_t generation) { on_committed(local_rank, generation); }};
+  return {.misuse =
+              [log = parts_.log, rank = identity_of(local_rank).rank](std::string_view what) {
+                log.warn("rank " + std::to_string(rank) + " " + std::string(what));
+              },
+          .stepped =
+              [this, local_rank](const StepMarks& marks) {
+                emit(worker_event::Stepped{local_rank, marks});
+              },
+          .replicas_differ =
+              [this](std::int64_t step, int rank, int other, const std::string& what) {
+                emit(worker_event::ReplicasDiffer{step, rank, other, what});
+              },
+          .hello = [this, local_rank] { on_hello(local_rank); },
+          .cannot_recover =
+              [this, local_rank](const std::string& why, bool nor_later) {
+                prepared_.worker_cannot(why, nor_later);
+                if (replacement_.refused(local_rank)) {
+                  emit(worker_event::CannotRegroup{local_rank});
+                }
+              },
+          .regrouped =
+              [this, local_rank](std::uint32_t generation) {
+                emit(worker_event::Regrouped{local_rank, generation});
+              },
+          .committed = [this, local_rank](
+                           std::uint32_t generation) { on_committed(local_rank, generation); }};
 }
 
 // A worker can run without its link, so an error (a limit, a seccomp filter) does not stop the job.
@@ -412,7 +414,9 @@ void WorkerGroup::signal(int local_rank, int signal) {
   if (process == nullptr) return;
   process->tell_of_rest(nullptr);  // a worker that is told to stop leaves nothing on purpose
   if (signal == SIGKILL) stacks_.finish();
-  if (signal == SIGKILL && is_grace_over_) events_.killed(local_rank, process->pid());
+  if (signal == SIGKILL && grace_) {
+    emit(worker_event::Killed{local_rank, process->pid(), *grace_});
+  }
   const bool asks_to_end = signal != SIGKILL && signal != SIGCONT;
   asks_to_end ? process->stop(signal) : process->signal_group(signal);
 }
@@ -431,7 +435,7 @@ void WorkerGroup::tell_group_broken(int rank) {
 }
 
 void WorkerGroup::take_stacks() {
-  stacks_.take([this] { events_.event(StacksTaken{round_.round}); });
+  stacks_.take([this] { emit(worker_event::StacksTaken{}); });
 }
 
 void WorkerGroup::close(bool spares_orphans) {
@@ -458,65 +462,63 @@ void WorkerGroup::go_on_closing() {
   if (!is_closing_ || !are_gone) return;
   is_closing_ = false;
   close_timer_.cancel();
-  reaper_.end_orphans({process_groups_, spares_orphans_},
-                      [this, round = round_.round] { events_.event(RoundClosed{round}); });
+  reaper_.end_orphans({process_groups_, spares_orphans_}, [this] { emit(worker_event::Closed{}); });
 }
 
 // ---- workers end
 
-void WorkerGroup::on_end(Round round, int local_rank, std::uint64_t number, ExitStatus status) {
+void WorkerGroup::on_end(int local_rank, std::uint64_t number, ExitStatus status) {
   const auto dying = std::ranges::find(dying_, number, &Dying::number);
   if (dying != dying_.end()) {
     dying_.erase(dying);
     reaper_.reap();
     return go_on_closing();
   }
-  worker_ended(round, local_rank, status, worker(local_rank).process->pid());
+  worker_ended(local_rank, status, worker(local_rank).process->pid());
 }
 
-void WorkerGroup::worker_ended(Round round, int local_rank, ExitStatus status, pid_t pid) {
+void WorkerGroup::worker_ended(int local_rank, ExitStatus status, pid_t pid) {
   output_.ended(local_rank);
-  rdzv::WorkerFailure ended = failure_of(local_rank, status, pid);
-  events_.ending(local_rank, status);
-  // If it was told to stop, only SIGKILL may mean that it ran out of memory.
-  const bool was_told_to_stop = is_stopping_;
-  const bool may_be_out_of_memory = status.signal == SIGKILL || !was_told_to_stop;
-  if (!status.is_success() && may_be_out_of_memory) {
-    ended.killed_for_memory = oom_watch_.take_kill();
-  }
-  death_watch_.forget(ended.pid);
-  const std::string error_file = worker(local_rank).error_file;
-  Worker ended_worker = std::exchange(worker(local_rank), Worker());
-  if (ended_worker.not_started) note_refusal(ended, *ended_worker.not_started);
-  if (job_.standbys.prepares) worker(local_rank).before = std::move(ended_worker.link);
+  rdzv::WorkerFailure end = failure_of(local_rank, status, pid);
+  emit(worker_event::Ending{local_rank, status, is_stopping_});
+  death_watch_.forget(pid);
+  Worker ended = std::exchange(worker(local_rank), Worker());
+  if (ended.not_started) note_refusal(end, *ended.not_started);
+  if (job_.standbys.prepares) worker(local_rank).before = std::move(ended.link);
   replacement_.ended(local_rank);
   reaper_.reap();
-  if (status.is_success() || error_file.empty() || ended_worker.not_started) {
-    return tell_of_end(round, std::move(ended), was_told_to_stop);
+  // Then the round stops, and this worker is one that was told to.
+  if (job_.preempt_signal && status.signal == job_.preempt_signal) {
+    emit(worker_event::Preempted{status.signal});
+  }
+  const bool was_told_to_stop = is_stopping_;
+  // If it was told to stop, only SIGKILL may mean that it ran out of memory.
+  const bool may_be_out_of_memory = status.signal == SIGKILL || !was_told_to_stop;
+  if (!status.is_success() && may_be_out_of_memory) {
+    end.killed_for_memory = oom_watch_.take_kill();
+  }
+  if (status.is_success() || ended.error_file.empty() || ended.not_started) {
+    return report_end(std::move(end), was_told_to_stop);
   }
   files_.run<std::optional<WorkerError>>(
-      kErrorFileLimit, [error_file] { return read_error_file(error_file); },
-      [this, round, ended = std::move(ended), was_told_to_stop,
-       error_file](std::optional<std::optional<WorkerError>> read) {
-        rdzv::WorkerFailure known = ended;
-        if (!read) {
-          parts_.log.warn(error_file + " cannot be read: its file system does not answer");
-        }
-        if (read && *read) add_error(known, **read, error_file);
-        tell_of_end(round, std::move(known), was_told_to_stop);
+      kErrorFileLimit, [file = ended.error_file] { return read_error_file(file); },
+      [this, end = std::move(end), was_told_to_stop,
+       file = ended.error_file](std::optional<std::optional<WorkerError>> read) {
+        rdzv::WorkerFailure known = end;
+        if (!read) parts_.log.warn(file + " cannot be read: its file system does not answer");
+        if (read && *read) add_error(known, **read, file);
+        report_end(std::move(known), was_told_to_stop);
       });
 }
 
-void WorkerGroup::tell_of_end(Round round, rdzv::WorkerFailure ended, bool was_told_to_stop) {
-  events_.ended(ended, was_told_to_stop);
-  WorkerEnded event{round, ended.local_rank, std::nullopt};
-  if (ended.status.is_success()) {
-    prepared_.round_is_over();  // nobody is replaced from now on: its part is done
+void WorkerGroup::report_end(rdzv::WorkerFailure end, bool was_told_to_stop) {
+  worker_event::Ended event{std::move(end), was_told_to_stop, std::nullopt};
+  if (event.end.status.is_success()) {
+    prepared_.round_is_over();  // no worker is replaced from now on: the part of this one is done
   } else {
-    event.replaceable = replaceable(ended);
-    event.failure = std::move(ended);
+    event.replaceable = replaceable(event.end);
   }
-  events_.event(std::move(event));
+  emit(std::move(event));
 }
 
 rdzv::WorkerFailure WorkerGroup::failure_of(int local_rank, ExitStatus status, pid_t pid) const {
@@ -623,14 +625,14 @@ void WorkerGroup::on_hello(int local_rank) {
     can_recover.push_back(each.link && each.link->can_recover());
   }
   const ReplacementCore::Hello hello = replacement_.hello(local_rank, can_recover);
-  if (hello.cannot_regroup) events_.event(WorkerCannotRegroup{round_.round, local_rank});
+  if (hello.cannot_regroup) emit(worker_event::CannotRegroup{local_rank});
   if (!hello.is_watched) return;
   death_watch_.watch(its.process->pid(), its.link->worker_page(),
                      [this, local_rank, number = its.number](int wait_status) {
                        on_early_death(local_rank, number, wait_status);
                      });
   if (!hello.can_all_recover) return;
-  events_.event(WorkersCanRecover{round_.round});
+  emit(worker_event::CanRecover{});
   standbys_.workers_step();
   prepared_.all_can_recover();
 }
@@ -646,7 +648,7 @@ void WorkerGroup::on_early_death(int local_rank, std::uint64_t number, int wait_
   // Whatever runs in its group, and is not told by the kernel that it ends.
   its.process->signal_group(SIGKILL);
   dying_.push_back({std::move(its.process), number});
-  worker_ended(round_.round, local_rank, status_of(wait_status), pid);
+  worker_ended(local_rank, status_of(wait_status), pid);
 }
 
 void WorkerGroup::replace(const Replace& what) {
@@ -655,7 +657,7 @@ void WorkerGroup::replace(const Replace& what) {
   if (what.local_rank) {
     // Else the leader starts a new round.
     if (!take_place(*what.local_rank, what)) {
-      return events_.event(WorkerEnded{what.round, *what.local_rank, failure, {}});
+      return emit(worker_event::NotReplaced{*what.local_rank, failure.value()});
     }
     newcomer = worker(*what.local_rank).process->pid();
   }
@@ -666,7 +668,7 @@ void WorkerGroup::replace(const Replace& what) {
     parts_.log.warn("rank " + std::to_string(round_.rank_offset + local_rank) +
                     " does not read what its agent sends over its link");
   }
-  events_.replaced(what, newcomer);
+  emit(worker_event::Replaced{what, newcomer});
 }
 
 bool WorkerGroup::take_place(int local_rank, const Replace& what) {
@@ -700,14 +702,9 @@ bool WorkerGroup::take_place(int local_rank, const Replace& what) {
   return true;
 }
 
-void WorkerGroup::on_regrouped(int local_rank, std::uint32_t generation) {
-  events_.regrouped(local_rank, generation);
-  events_.event(WorkerRegrouped{round_.round, local_rank, generation});
-}
-
 void WorkerGroup::on_committed(int local_rank, std::uint32_t generation) {
   const bool is_over = replacement_.committed(local_rank, generation);
-  events_.committed(local_rank, generation);
+  emit(worker_event::Committed{local_rank, generation});
   if (is_over) let_dying_end(kLastThreadLimit);
 }
 

@@ -20,6 +20,8 @@
 
 #include "agent/core/node_core.h"
 #include "agent/core/replacement_core.h"
+#include "agent/core/worker_event.h"
+#include "agent/events/downtime_clock.h"
 #include "agent/loop/blocking_calls.h"
 #include "agent/loop/timer.h"
 #include "agent/process/child_reaper.h"
@@ -41,31 +43,10 @@ class WorkerGroup {
  public:
   using StartProcess = decltype(&WorkerProcess::start);
 
-  struct Events {
-    // WorkerStarted, WorkerEnded, StacksTaken, RoundClosed, WorkersCanRecover, WorkerRegrouped
-    std::function<void(NodeEvent)> event;
-    // For the observers; each is called before the event that belongs to it.
-    // By local rank; 0: no process could be made. Their programs need not be executed yet.
-    std::function<void(const std::vector<pid_t>&)> started;
-    // Its progress and its marks can still be read.
-    std::function<void(int local_rank, ExitStatus)> ending;
-    std::function<void(const rdzv::WorkerFailure& ended, bool was_told_to_stop)> ended;
-    std::function<void(int local_rank, pid_t)> killed;  // after its grace period
-    std::function<void(pid_t)> keeper_replaced;
-    std::function<void(int local_rank, const StepMarks&)> stepped;
-    // The step that a worker which is about to start has to commit; 0: none.
-    std::function<std::pair<StepKind, std::int64_t>(int local_rank)> wanted_step;
-    std::function<void(std::int64_t step, int rank, int other, const std::string& what)>
-        replicas_differ = [](std::int64_t, int, int, const std::string&) {};
-    // A generation has begun; `newcomer`: the process that has taken the place, if the rank is here.
-    std::function<void(const Replace&, pid_t newcomer)> replaced = [](const Replace&, pid_t) {};
-    std::function<void(int local_rank, std::uint32_t generation)> regrouped = [](int,
-                                                                                 std::uint32_t) {};
-    std::function<void(int local_rank, std::uint32_t generation)> committed = [](int,
-                                                                                 std::uint32_t) {};
-  };
+  using OnEvent = std::function<void(const WorkerEvent&)>;
+  using WantedSteps = std::vector<std::optional<DowntimeClock::WantedStep>>;
   // prepare() starts the keeper, which outlives what is here.
-  WorkerGroup(AgentParts parts, std::optional<Keeper>& keeper, Events events,
+  WorkerGroup(AgentParts parts, std::optional<Keeper>& keeper, OnEvent on_event,
               StartProcess start = &WorkerProcess::start);
 
   // Call it before the agent has another thread or child. `offer`: memory for snapshots that the keeper holds
@@ -78,7 +59,8 @@ class WorkerGroup {
   }
 
   // ---- a round
-  void begin(const rdzv::RoundStart& start);
+  // `wanted_steps`: by local rank, which steps end the downtime; a rank without one has none to report.
+  void begin(const rdzv::RoundStart& start, WantedSteps wanted_steps);
   // From now on workers end because they are told to, until the next round begins.
   void round_stops() {
     is_stopping_ = true;
@@ -98,7 +80,7 @@ class WorkerGroup {
   // It will be killed because it hangs: this verdict, and its stack. False: it has ended.
   bool is_to_end(int local_rank, const std::string& hang, const std::string& stack);
   // From now on a SIGKILL in this round counts as one after the grace period.
-  void grace_is_over() { is_grace_over_ = true; }
+  void grace_is_over(std::chrono::milliseconds grace) { grace_ = grace; }
   // StacksTaken follows from the loop, unless a worker is killed before.
   void take_stacks();
   // Call it when all workers have ended: kills their orphans, or spares them. RoundClosed follows, possibly before
@@ -138,6 +120,8 @@ class WorkerGroup {
     std::uint64_t number = 0;
   };
 
+  void emit(worker_event::What what) { on_event_({round_.round, std::move(what)}); }
+
   ChildReaper::Hooks reaper_hooks();
   Standbys::Hooks standby_hooks();
   PreparedStandbys::Hooks prepared_hooks();
@@ -167,10 +151,10 @@ class WorkerGroup {
   WorkerLink::Hooks link_hooks(int local_rank);
   std::shared_ptr<WorkerLink> make_link(ChildEnvironment& environment);
   void add_python_hooks(ProcessSpec& spec, ChildEnvironment& environment);
-  void on_end(Round round, int local_rank, std::uint64_t number, ExitStatus status);
-  void worker_ended(Round round, int local_rank, ExitStatus status, pid_t pid);
+  void on_end(int local_rank, std::uint64_t number, ExitStatus status);
+  void worker_ended(int local_rank, ExitStatus status, pid_t pid);
   void go_on_closing();
-  void tell_of_end(Round round, rdzv::WorkerFailure ended, bool was_told_to_stop);
+  void report_end(rdzv::WorkerFailure end, bool was_told_to_stop);
   rdzv::WorkerFailure failure_of(int local_rank, ExitStatus status, pid_t pid) const;
 
   // ---- replacement in place
@@ -181,14 +165,13 @@ class WorkerGroup {
   void let_dying_end(std::chrono::milliseconds after) const;
   bool take_place(int local_rank, const Replace& what);
   void on_hello(int local_rank);
-  void on_regrouped(int local_rank, std::uint32_t generation);
   void on_committed(int local_rank, std::uint32_t generation);
   void on_early_death(int local_rank, std::uint64_t number, int wait_status);
 
   const AgentParts parts_;
   const Job& job_;
   Output& output_;
-  const Events events_;
+  const OnEvent on_event_;
   const StartProcess start_process_;
   ChildReaper reaper_;
   Standbys standbys_;
@@ -202,6 +185,7 @@ class WorkerGroup {
   rdzv::UniqueFd snapshot_;
 
   rdzv::RoundStart round_;
+  WantedSteps wanted_steps_;
   std::vector<Worker> workers_;  // by local rank
   WorkerView view_;
   std::list<Dying> dying_;
@@ -216,7 +200,7 @@ class WorkerGroup {
   Timer close_timer_;
   bool is_about_to_start_ = false;  // when their log files are open, and standbys wait for them
   bool is_stopping_ = false;        // the round
-  bool is_grace_over_ = false;
+  std::optional<std::chrono::milliseconds> grace_;  // once it is over in this round
   NodeStacks stacks_;
 };
 

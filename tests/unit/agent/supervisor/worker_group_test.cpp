@@ -81,20 +81,7 @@ class WorkerGroupTest : public ::testing::Test {
     const Log log(console_, {{"DDPRUN_LOG_LEVEL", "critical"}});
     group_.emplace(
         AgentParts{loop_, console_, log, output_, job_, "here", "agent"}, keeper_,
-        WorkerGroup::Events{
-            .event = [this](NodeEvent event) { events_.push_back(std::move(event)); },
-            .started = [this](const std::vector<pid_t>& pids) { pids_ = pids; },
-            .ending = [this](int local_rank, ExitStatus) { ending_.push_back(local_rank); },
-            .ended =
-                [this](const rdzv::WorkerFailure& ended, bool was_told_to_stop) {
-                  ended_.push_back(ended);
-                  was_told_to_stop_ = was_told_to_stop;
-                },
-            .killed = [this](int local_rank, pid_t) { killed_.push_back(local_rank); },
-            .keeper_replaced = [](pid_t) {},
-            .stepped = [](int, const StepMarks&) {},
-            .wanted_step = [](int) { return std::pair(StepKind::kProgram, std::int64_t{0}); }},
-        &start_fake);
+        [this](const WorkerEvent& event) { note(event); }, &start_fake);
     return *group_;
   }
   WorkerGroup& begun() {
@@ -103,8 +90,31 @@ class WorkerGroupTest : public ::testing::Test {
     start.rank_offset = 4;
     start.world_size = 6;
     start.node_rank = 1;
-    group().begin(start);
+    group().begin(start, WorkerGroup::WantedSteps(2));
     return group();
+  }
+  // Keeps what the observers see, and what the core gets.
+  void note(const WorkerEvent& event) {
+    if (const auto* its = std::get_if<worker_event::Started>(&event.what)) pids_ = its->pids;
+    if (const auto* its = std::get_if<worker_event::Ending>(&event.what)) {
+      ending_.push_back(its->local_rank);
+      is_readable_ =
+          group_->view().round().round == event.round && group_->view().pid(its->local_rank) != 0;
+    }
+    if (const auto* its = std::get_if<worker_event::Ended>(&event.what)) {
+      ended_.push_back(its->end);
+      was_told_to_stop_ = its->was_told_to_stop;
+    }
+    if (const auto* its = std::get_if<worker_event::Killed>(&event.what)) {
+      killed_.push_back(its->local_rank);
+      EXPECT_EQ(its->grace, 3s);
+    }
+    if (const auto* its = std::get_if<worker_event::Preempted>(&event.what)) {
+      EXPECT_EQ(its->signal, job_.preempt_signal);
+      EXPECT_EQ(group_->view().running(), 1) << "the one that has ended is not asked to leave";
+      group_->round_stops();
+    }
+    if (auto decided = node_event(event)) events_.push_back(std::move(*decided));
   }
   // It executes its program, or an error says why not.
   static void exec(std::size_t index, Result<void> result = {}) {
@@ -128,6 +138,7 @@ class WorkerGroupTest : public ::testing::Test {
   std::vector<NodeEvent> events_;
   std::vector<pid_t> pids_;
   std::vector<int> ending_;
+  bool is_readable_ = false;  // the worker that was ending
   std::vector<rdzv::WorkerFailure> ended_;
   std::vector<int> killed_;
   bool was_told_to_stop_ = false;
@@ -147,6 +158,7 @@ TEST_F(WorkerGroupTest, TheEndOfAWorkerIsSeenToldAndThenAnEvent) {
   WorkerGroup& group = begun();
   end(1, ExitStatus::exited(3));
   EXPECT_THAT(ending_, ElementsAre(1));
+  EXPECT_TRUE(is_readable_);
   ASSERT_THAT(ended_, SizeIs(1));
   EXPECT_EQ(ended_[0].rank, 5);
   EXPECT_EQ(ended_[0].node_rank, 1);
@@ -170,6 +182,14 @@ TEST_F(WorkerGroupTest, WhoEndsWhileTheRoundIsStoppedWasToldTo) {
   begun().round_stops();
   end(0, ExitStatus::killed(SIGTERM));
   EXPECT_TRUE(was_told_to_stop_);
+}
+
+TEST_F(WorkerGroupTest, AWorkerThatThePreemptionSignalEndsWasToldToStop) {
+  job_.preempt_signal = SIGUSR1;
+  begun();
+  end(0, ExitStatus::killed(SIGUSR1));
+  EXPECT_TRUE(was_told_to_stop_);
+  EXPECT_THAT(ending_, ElementsAre(0));
 }
 
 TEST_F(WorkerGroupTest, AProgramThatIsNotThereIsNotWorthARetry) {
@@ -231,7 +251,7 @@ TEST_F(WorkerGroupTest, AKillIsOneAfterTheGraceOnlyWhenThatIsOver) {
   group.signal(0, SIGTERM);
   group.signal(0, SIGKILL);
   EXPECT_THAT(killed_, IsEmpty());
-  group.grace_is_over();
+  group.grace_is_over(3s);
   group.signal(1, SIGKILL);
   EXPECT_THAT(killed_, ElementsAre(1));
   EXPECT_THAT(started[0].got, ElementsAre(std::pair("stop", SIGTERM), std::pair("group", SIGKILL)));

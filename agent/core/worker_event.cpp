@@ -1,0 +1,47 @@
+#include "agent/core/worker_event.h"
+
+namespace ddprun::agent {
+namespace {
+
+using namespace worker_event;
+using Decided = std::optional<NodeEvent>;
+
+// There is no overload for everything: what a new event means for the core is to be said here.
+Decided of(Round, const Started&) { return {}; }
+Decided of(Round round, const Executed& its) { return WorkerStarted{round, its.local_rank}; }
+Decided of(Round round, const NotStarted& its) {
+  return WorkerEnded{round, its.local_rank, std::nullopt};
+}
+Decided of(Round round, const Closed&) { return RoundClosed{round}; }
+Decided of(Round, const Ending&) { return {}; }
+Decided of(Round, const Preempted&) { return {}; }  // AgentSignals posts a PreemptSignal
+Decided of(Round round, const Ended& its) {
+  WorkerEnded ended{round, its.end.local_rank, std::nullopt, its.replaceable};
+  if (!its.end.status.is_success()) ended.failure = its.end;
+  return ended;
+}
+Decided of(Round, const Killed&) { return {}; }
+Decided of(Round round, const worker_event::StacksTaken&) { return agent::StacksTaken{round}; }
+Decided of(Round, const Stepped&) { return {}; }
+Decided of(Round, const ReplicasDiffer&) { return {}; }
+Decided of(Round round, const CanRecover&) { return WorkersCanRecover{round}; }
+Decided of(Round round, const CannotRegroup& its) {
+  return WorkerCannotRegroup{round, its.local_rank};
+}
+Decided of(Round, const Replaced&) { return {}; }
+Decided of(Round round, const NotReplaced& its) {
+  return WorkerEnded{round, its.local_rank, its.failure};
+}
+Decided of(Round round, const Regrouped& its) {
+  return WorkerRegrouped{round, its.local_rank, its.generation};
+}
+Decided of(Round, const Committed&) { return {}; }
+Decided of(Round, const KeeperReplaced&) { return {}; }
+
+}  // namespace
+
+std::optional<NodeEvent> node_event(const WorkerEvent& event) {
+  return std::visit([&](const auto& what) { return of(event.round, what); }, event.what);
+}
+
+}  // namespace ddprun::agent
