@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <boost/asio/ip/host_name.hpp>
 #include <set>
-#include <tuple>
 #include <utility>
 #include <variant>
 
@@ -55,7 +54,8 @@ Supervisor::Supervisor(const Job& job)
       output_(io_.get_executor(), console_, job.output, job.run_id,
               value_or_empty(job.environment, "TMPDIR")),
       parts_(parts_of(io_, console_, log_, output_, job)),
-      observers_(parts_, [this] { return snapshot(); }),
+      report_(job, parts_.host, {core_, leader_, workers_, store_, observers_.events}),
+      observers_(parts_, [this] { return report_.snapshot(); }),
       memory_(parts_, observers_.systemd),
       core_(node_config(job)),
       signals_(io_),
@@ -269,7 +269,7 @@ void Supervisor::on_worker_event(const WorkerEvent& event) {
 HangWatch::Hooks Supervisor::hang_hooks() {
   return {
       .world_size = [this] { return core_.is_running() ? workers_.view().round().world_size : 0; },
-      .node = [this] { return node_status(/*events_max=*/0); },
+      .node = [this] { return report_.status(/*events_max=*/0); },
       .job =
           [this](std::function<void(JobStatus)> done) {
             queries_.query().job_status(std::move(done));
@@ -374,7 +374,7 @@ void Supervisor::tell_of_store(const std::vector<rdzv::StoreWait>& waits) {
     }
     if (waiting.empty()) return;
     told.waiting.assign(waiting.begin(), waiting.end());
-    for (const WorkerStatus& each : node_status(/*events_max=*/0).workers) {
+    for (const WorkerStatus& each : report_.status(/*events_max=*/0).workers) {
       const bool is_missing = each.state == WorkerState::kRunning && !waiting.contains(each.rank);
       if (is_missing) told.missing.push_back(each.rank);
     }
@@ -402,7 +402,7 @@ void Supervisor::perform(const ShowLate& action) {
     std::map<int, RankStack> stacks;
     for (const WorkerStacks& each : workers) stacks[each.rank] = stack_of(each);
     JobStatus status;
-    status.nodes.push_back(node_status(0));
+    status.nodes.push_back(report_.status(/*events_max=*/0));
     const std::string who = printable(rdzv::ranks_in_words(ranks));
     rdzv::Hung late;
     late.ranks = ranks;
@@ -478,42 +478,8 @@ QueryPort::Access Supervisor::query_access() {
           .replace = [this](int rank, const std::string& by) { return replace_worker(rank, by); }};
 }
 
-NodeSnapshot Supervisor::snapshot() const {
-  NodeSnapshot node;
-  node.state = core_.is_over()       ? NodeState::kEnded
-               : !leader_.leader()   ? NodeState::kLooking
-               : core_.is_waiting()  ? NodeState::kWaiting
-               : core_.is_stopping() ? NodeState::kStopping
-                                     : NodeState::kRunning;
-  node.leads = leader_.is_here();
-  node.round = workers_.view().round();
-  node.running = workers_.view().running();
-  for (int local_rank = 0; local_rank < job_.local_world_size; ++local_rank) {
-    node.progress.push_back(workers_.view().progress(local_rank));
-  }
-  node.store = store_.status();
-  node.standbys = workers_.standbys();
-  node.replacement = workers_.replacement();
-  node.wall = std::chrono::duration_cast<std::chrono::microseconds>(
-      observers_.events.times().wall(std::chrono::steady_clock::now()));
-  return node;
-}
-
-NodeStatus Supervisor::node_status(std::size_t events_max) {
-  NodeStatus status;
-  observers_.events.fill(status, events_max);
-  status.host = parts_.host;
-  status.agent_pid = ::getpid();
-  fill(status, snapshot());
-  for (WorkerStatus& worker : status.workers) {
-    worker.device = device_of(job_, worker.local_rank);
-    std::tie(worker.held, worker.held_for) = workers_.view().held(worker.local_rank);
-    worker.calls = workers_.view().calls(worker.local_rank);
-    const auto threads = workers_.view().threads(worker.local_rank);
-    worker.keeps_record = threads.count > 0;
-    worker.all_wait = threads.all_wait();
-    worker.progress = with_calls(std::move(worker.progress), worker.calls);
-  }
+NodeStatus Supervisor::node_status(std::size_t events_max) const {
+  NodeStatus status = report_.status(events_max);
   status.longest_wait = hangs_.longest_wait();
   status.hung = hangs_.hung();
   return status;
@@ -541,7 +507,7 @@ Result<Round> Supervisor::restart_round(const std::string& by) {
   if (!core_.is_running()) {
     return fail(ErrorCode::kUnavailable,
                 "no round runs on this node now, so there is none to restart: it is " +
-                    std::string(name_of(snapshot().state)));
+                    std::string(name_of(report_.state())));
   }
   observers_.events.write(Requested{"restart", by});
   leader_.tell(rdzv::RestartAsked{core_.round(), by});
@@ -553,7 +519,7 @@ std::optional<Result<void>> Supervisor::replace_worker(int rank, const std::stri
   if (rank < first || rank >= first + job_.local_world_size) return std::nullopt;
   if (!core_.is_running()) {
     return fail(ErrorCode::kUnavailable,
-                "no round runs on this node now: it is " + std::string(name_of(snapshot().state)));
+                "no round runs on this node now: it is " + std::string(name_of(report_.state())));
   }
   auto killed = workers_.kill_to_replace(rank, by);
   if (killed) observers_.events.write(Requested{"replace", by});

@@ -24,6 +24,7 @@
 #include "agent/supervisor/job_end.h"
 #include "agent/supervisor/leader_port.h"
 #include "agent/supervisor/node_memory.h"
+#include "agent/supervisor/node_report.h"
 #include "agent/supervisor/observers.h"
 #include "agent/supervisor/parts.h"
 #include "agent/supervisor/query_port.h"
@@ -107,8 +108,7 @@ class Supervisor {
   void note_calls(const JobStatus& status, const rdzv::HangRules& rules);
   void keep_calls(int local_rank);
   void note_last_calls();
-  NodeSnapshot snapshot() const;
-  NodeStatus node_status(std::size_t events_max);
+  NodeStatus node_status(std::size_t events_max) const;
   Result<void> stop_job(const std::string& by);
   Result<Round> restart_round(const std::string& by);
   std::optional<Result<void>> replace_worker(int rank, const std::string& by);
@@ -130,6 +130,7 @@ class Supervisor {
   Log log_;
   Output output_;
   const AgentParts parts_;
+  const NodeReport report_;
   Observers observers_;
   std::unique_ptr<CoreRecorder> recorder_;  // with --record
   NodeMemory memory_;
