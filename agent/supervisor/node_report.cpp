@@ -19,7 +19,7 @@ NodeState NodeReport::state() const {
 }
 
 const rdzv::RoundStart* NodeReport::running_round() const {
-  return sources_.core.is_running() ? &std::as_const(sources_.workers).view().round() : nullptr;
+  return sources_.core.is_running() ? &sources_.workers.view().round() : nullptr;
 }
 
 NodeSnapshot NodeReport::snapshot() const {
@@ -36,14 +36,14 @@ NodeSnapshot NodeReport::snapshot() const {
   node.standbys = sources_.workers.standbys();
   node.replacement = sources_.workers.replacement();
   node.wall = std::chrono::duration_cast<std::chrono::microseconds>(
-      sources_.events.times().wall(std::chrono::steady_clock::now()));
+      sources_.observers.events.times().wall(std::chrono::steady_clock::now()));
   return node;
 }
 
 NodeStatus NodeReport::status(std::size_t events_max) const {
   WorkerView& workers = sources_.workers.view();
   NodeStatus status;
-  sources_.events.fill(status, events_max);
+  sources_.observers.events.fill(status, events_max);
   status.host = host_;
   status.agent_pid = ::getpid();
   fill(status, snapshot());

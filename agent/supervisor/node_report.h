@@ -6,10 +6,9 @@
 #include <cstddef>
 
 #include "agent/core/node_core.h"
-#include "agent/events/event_log.h"
 #include "agent/status/node_status.h"
 #include "agent/supervisor/leader_port.h"
-#include "agent/supervisor/parts.h"
+#include "agent/supervisor/observers.h"
 #include "agent/supervisor/round_store.h"
 #include "agent/supervisor/worker_group.h"
 
@@ -23,7 +22,7 @@ class NodeReport {
     const LeaderPort& leader;
     WorkerGroup& workers;
     const RoundStore& store;
-    const EventLog& events;
+    const Observers& observers;
   };
   NodeReport(const Job& job, const std::string& host, const Sources& sources)
       : job_(job), host_(host), sources_(sources) {}

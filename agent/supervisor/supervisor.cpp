@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <boost/asio/ip/host_name.hpp>
-#include <set>
 #include <utility>
 #include <variant>
 
@@ -16,7 +15,6 @@
 #include "rendezvous/common/duration_text.h"
 #include "rendezvous/common/exit_codes.h"
 #include "rendezvous/common/foreign_text.h"
-#include "rendezvous/common/parse_number.h"
 #include "rendezvous/common/signals_blocked.h"
 #include "rendezvous/leader/leader_address.h"
 
@@ -39,12 +37,6 @@ AgentParts parts_of(boost::asio::io_context& io, Console& console, Log log, Outp
   return {io, console, std::move(log), output, job, host, host + "-" + name_of_this_process()};
 }
 
-// Tests do not wait for minutes.
-rdzv::WaitLines wait_lines(const Environment& environment) {
-  const auto minute = parse_number<int>(value_or_empty(environment, "DDPRUN_TEST_MINUTE_MS"));
-  return minute ? rdzv::WaitLines(std::chrono::milliseconds(*minute)) : rdzv::WaitLines();
-}
-
 }  // namespace
 
 Supervisor::Supervisor(const Job& job)
@@ -54,7 +46,7 @@ Supervisor::Supervisor(const Job& job)
       output_(io_.get_executor(), console_, job.output, job.run_id,
               value_or_empty(job.environment, "TMPDIR")),
       parts_(parts_of(io_, console_, log_, output_, job)),
-      report_(job, parts_.host, {core_, leader_, workers_, store_, observers_.events}),
+      report_(job, parts_.host, {core_, leader_, workers_, store_, observers_}),
       observers_(parts_, [this] { return report_.snapshot(); }),
       memory_(parts_, observers_.systemd),
       core_(node_config(job)),
@@ -73,8 +65,8 @@ Supervisor::Supervisor(const Job& job)
           parts_, {observers_, queries_, leader_},
           [this] { return escalation_ + workers_.stacks().text() + memory_.remark(); },
           log_.writes(Log::Level::kInfo)),
-      hangs_(io_, job.hangs.timeout, wait_lines(job.environment), hang_hooks()),
-      hang_response_(io_, job.hangs.restarts, hang_response_hooks()),
+      hangs_(parts_, {report_, workers_, store_, queries_.query(), observers_.events},
+             [this](const WorkerHung& hung) { post(hung); }),
       timer_(io_),
       late_regroup_(io_),
       late_start_(io_) {}
@@ -109,6 +101,7 @@ Result<void> Supervisor::prepare() {
     recorder_ = std::move(*recorder);
     recorder_->note(NodeBegan{node_config(job_)});
     recorder_->note(ResponseBegan{job_.hangs.restarts});
+    hangs_.record_with(recorder_.get());
   }
   auto offer = memory_.prepare();
   auto prepared = workers_.prepare(std::move(offer), memory_.for_workers());
@@ -249,187 +242,17 @@ void Supervisor::perform(const WaitForSaving& action) {
 
 // Each fact of a worker goes this way: to what only looks, and then to the core, if it decides upon it.
 void Supervisor::on_worker_event(const WorkerEvent& event) {
-  if (const auto* ending = std::get_if<worker_event::Ending>(&event.what)) {
-    keep_calls(ending->local_rank);
-  }
+  hangs_.on(event);
   observers_.on(event, workers_.view());
-  if (std::holds_alternative<worker_event::Started>(event.what)) {
-    hangs_.round_began();
-    hang_response_.forget();
-  } else if (std::holds_alternative<worker_event::Closed>(event.what)) {
-    store_.close();
-    hang_response_.forget();
-    note_last_calls();
-  } else if (const auto* preempted = std::get_if<worker_event::Preempted>(&event.what)) {
+  if (std::holds_alternative<worker_event::Closed>(event.what)) store_.close();
+  if (const auto* preempted = std::get_if<worker_event::Preempted>(&event.what)) {
     if (core_.is_running()) preempted_by(preempted->signal);
   }
   if (auto decided = node_event(event)) post(std::move(*decided));
 }
 
-HangWatch::Hooks Supervisor::hang_hooks() {
-  return {
-      .world_size = [this] { return core_.is_running() ? workers_.view().round().world_size : 0; },
-      .node = [this] { return report_.status(/*events_max=*/0); },
-      .job =
-          [this](std::function<void(JobStatus)> done) {
-            queries_.query().job_status(std::move(done));
-          },
-      .tell_first_node = [this] { queries_.query().tell_first(R"({"ask":"waits"})"); },
-      .waits =
-          [this](const rdzv::WaitingFor& wait) {
-            log_.write(Log::Level::kInfo, sentence(wait));
-            observers_.events.write(WaitSeen{workers_.view().round().round, wait});
-          },
-      .still_waits = [this](const rdzv::WaitingFor& wait) { hang_response_.tell(wait); },
-      .store_waits = [this] { return store_.waits(); },
-      .still_waits_in_store =
-          [this](const std::vector<rdzv::StoreWait>& waits) { tell_of_store(waits); },
-      .hung =
-          [this](const rdzv::Hung& hung, const JobStatus& status, const rdzv::HangRules& rules) {
-            note_calls(status, rules);
-            if (hung.is_verdict()) {
-              log_.warn(rdzv::ranks_in_words(hung.ranks) + " hung: " + sentence(hung));
-              observers_.events.write(HangSeen{workers_.view().round().round, hung});
-            } else {
-              log_.warn(sentence(hung) + "; --hang-timeout=auto reports it and kills nothing");
-            }
-            hang_response_.respond(hung, status);
-          }};
-}
-
-// ---- the recording has what the records of the ranks said, when a verdict was given and at the end
-
-void Supervisor::note_calls(const JobStatus& status, const rdzv::HangRules& rules) {
-  if (!recorder_) return;
-  CallsSeen seen{workers_.view().round().round, /*is_end=*/false,
-                 workers_.view().round().world_size, rules, calls_of(status)};
-  const std::size_t verdicts = find_hangs(seen.ranks, seen.world_size, seen.rules).hung.size();
-  recorder_->note(std::move(seen), verdicts);
-}
-
-void Supervisor::keep_calls(int local_rank) {
-  if (!recorder_) return;
-  const auto progress = workers_.view().progress(local_rank);
-  const auto [state, held_for] = workers_.view().held(local_rank);
-  last_calls_.push_back(
-      {workers_.view().round().rank_offset + local_rank, state, held_for,
-       progress && progress->step ? std::optional(progress->since_step) : std::nullopt,
-       workers_.view().calls(local_rank), workers_.view().threads(local_rank).count > 0,
-       workers_.view().threads(local_rank).all_wait()});
-}
-
-void Supervisor::note_last_calls() {
-  if (!recorder_ || last_calls_.empty()) return;
-  std::ranges::sort(last_calls_, {}, &rdzv::RankCalls::rank);
-  CallsSeen seen;
-  seen.round = workers_.view().round().round;
-  seen.is_end = true;
-  seen.world_size = workers_.view().round().world_size;
-  seen.ranks = std::exchange(last_calls_, {});
-  recorder_->note(std::move(seen));
-}
-
-HangResponse::Hooks Supervisor::hang_response_hooks() {
-  return {.query = [this]() -> JobQuery& { return queries_.query(); },
-          .stacks =
-              [this](const StackQuery& question, StackRequest::Done done) {
-                workers_.stacks().show(question, std::move(done));
-              },
-          .report = [this](const HangReport& report) { report_hang(report); },
-          .wait_report =
-              [log = log_](const rdzv::WaitingFor& wait, const std::map<int, RankStack>& stacks) {
-                log.warn(wait_line(wait, stacks, ::getpid()));
-              },
-          .confirm =
-              [this](const rdzv::Hung& hung, std::function<void(std::optional<bool>)> done) {
-                hangs_.confirm(hung, std::move(done));
-              },
-          .end = [this](const EndHung& question) { return end_hung(question); },
-          .warn = [log = log_](std::string_view sentence) { log.warn(sentence); },
-          .record =
-              [this](const hang_response::Event& event, std::size_t actions) {
-                // The end of a round changes nothing unless something was found in it.
-                const bool matters =
-                    actions > 0 || !std::holds_alternative<hang_response::RoundOver>(event);
-                if (recorder_ && matters) recorder_->note(ResponseInput{event}, actions);
-              }};
-}
-
-// Which rank a client is, the store does not know. Of other nodes' clients nothing is said.
-void Supervisor::tell_of_store(const std::vector<rdzv::StoreWait>& waits) {
-  const rdzv::RoundStart& round = workers_.view().round();
-  workers_.ranks_connected_to(round.master_port, [this, waits, round = round.round](
-                                                     const std::map<std::uint16_t, int>& of) {
-    if (!core_.is_running() || workers_.view().round().round != round) return;
-    rdzv::WaitingFor told;
-    std::set<int> waiting;
-    const auto now = std::chrono::steady_clock::now();
-    for (const rdzv::StoreWait& each : waits) {
-      const auto rank = of.find(each.client.port);
-      if (rank == of.end()) continue;
-      waiting.insert(rank->second);
-      if (now - each.since < told.waited) continue;
-      told.waited = now - each.since;
-      told.group = each.key;
-    }
-    if (waiting.empty()) return;
-    told.waiting.assign(waiting.begin(), waiting.end());
-    for (const WorkerStatus& each : report_.status(/*events_max=*/0).workers) {
-      const bool is_missing = each.state == WorkerState::kRunning && !waiting.contains(each.rank);
-      if (is_missing) told.missing.push_back(each.rank);
-    }
-    hang_response_.tell(told);
-  });
-}
-
-void Supervisor::report_hang(const HangReport& report) {
-  const std::string who = printable(rdzv::ranks_in_words(report.hung.ranks));
-  const std::string why = !report.hung.is_verdict()       ? "others wait for " + who
-                          : report.hung.ranks.size() == 1 ? who + " hangs"
-                                                          : who + " hang";
-  console_.say(Stream::kStderr, "ddprun: what the ranks do while " + why + "\n" + to_text(report));
-  observers_.events.write(HangReported{report});
-}
-
-// Nobody may be to blame. But if they do not come together, the next round begins without a word of why.
 void Supervisor::perform(const ShowLate& action) {
-  StackQuery question{.is_brief = true};
-  for (const int local_rank : action.local_ranks) {
-    question.ranks.push_back(workers_.view().round().rank_offset + local_rank);
-  }
-  const auto show = [this, ranks = question.ranks](const std::vector<WorkerStacks>& workers) {
-    if (!core_.is_running()) return;  // any more
-    std::map<int, RankStack> stacks;
-    for (const WorkerStacks& each : workers) stacks[each.rank] = stack_of(each);
-    JobStatus status;
-    status.nodes.push_back(report_.status(/*events_max=*/0));
-    const std::string who = printable(rdzv::ranks_in_words(ranks));
-    rdzv::Hung late;
-    late.ranks = ranks;
-    console_.say(Stream::kStderr, "ddprun: a worker was replaced " + duration_text(kLateRegroup) +
-                                      " ago, and " + who + (ranks.size() == 1 ? " has" : " have") +
-                                      " not come together with the others since; what they do\n" +
-                                      to_text(make_hang_report(late, status, stacks)));
-  };
-  workers_.stacks().show(question, show);
-}
-
-// Asked by this node itself, or by the one that has found it.
-EndHungAnswer Supervisor::end_hung(const EndHung& question) {
-  EndHungAnswer answer;
-  const rdzv::RoundStart& round = workers_.view().round();
-  if (!core_.is_running() || round.round != question.round) return answer;
-  for (const int rank : question.ranks) {
-    const int local_rank = rank - round.rank_offset;
-    if (local_rank < 0 || local_rank >= job_.local_world_size) continue;
-    answer.here.push_back(rank);
-    if (!job_.hangs.restarts) {
-      answer.refused = parts_.host + " was started with --on-hang=report";
-    } else if (workers_.is_to_end(local_rank, question.why, question.stack)) {
-      post(WorkerHung{round.round, local_rank});
-    }
-  }
-  return answer;
+  hangs_.show_late(action.local_ranks, kLateRegroup);
 }
 
 // ---- the end
@@ -472,7 +295,7 @@ QueryPort::Access Supervisor::query_access() {
                 workers_.stacks().show(question, std::move(done));
               },
           .others_wait = [this] { hangs_.others_wait(); },
-          .end_hung = [this](const EndHung& question) { return end_hung(question); },
+          .end_hung = [this](const EndHung& question) { return hangs_.end_hung(question); },
           .stop = [this](const std::string& by) { return stop_job(by); },
           .restart = [this](const std::string& by) { return restart_round(by); },
           .replace = [this](int rank, const std::string& by) { return replace_worker(rank, by); }};
@@ -480,8 +303,7 @@ QueryPort::Access Supervisor::query_access() {
 
 NodeStatus Supervisor::node_status(std::size_t events_max) const {
   NodeStatus status = report_.status(events_max);
-  status.longest_wait = hangs_.longest_wait();
-  status.hung = hangs_.hung();
+  hangs_.fill(status);
   return status;
 }
 

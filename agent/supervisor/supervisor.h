@@ -19,8 +19,7 @@
 #include "agent/core/node_core.h"
 #include "agent/events/core_recorder.h"
 #include "agent/loop/timer.h"
-#include "agent/supervisor/hang_response.h"
-#include "agent/supervisor/hang_watch.h"
+#include "agent/supervisor/hangs.h"
 #include "agent/supervisor/job_end.h"
 #include "agent/supervisor/leader_port.h"
 #include "agent/supervisor/node_memory.h"
@@ -100,14 +99,6 @@ class Supervisor {
 
   // ---- what the parts ask for
   QueryPort::Access query_access();
-  HangWatch::Hooks hang_hooks();
-  HangResponse::Hooks hang_response_hooks();
-  EndHungAnswer end_hung(const EndHung& question);
-  void report_hang(const HangReport& report);
-  void tell_of_store(const std::vector<rdzv::StoreWait>& waits);
-  void note_calls(const JobStatus& status, const rdzv::HangRules& rules);
-  void keep_calls(int local_rank);
-  void note_last_calls();
   NodeStatus node_status(std::size_t events_max) const;
   Result<void> stop_job(const std::string& by);
   Result<Round> restart_round(const std::string& by);
@@ -144,8 +135,7 @@ class Supervisor {
   QueryPort queries_;
   LeaderPort leader_;
   JobEnd end_;
-  HangWatch hangs_;
-  HangResponse hang_response_;
+  Hangs hangs_;
 
   Timer timer_;  // the core's
   static constexpr std::chrono::seconds kLateRegroup{10};
@@ -154,8 +144,6 @@ class Supervisor {
   Timer late_start_;
   std::chrono::seconds late_start_after_{};  // how long the last wait was
 
-  std::vector<rdzv::RankCalls>
-      last_calls_;  // of workers that have ended in this round; with --record
   std::optional<std::chrono::steady_clock::time_point> stopped_at_;  // by the first stop signal
   std::string
       escalation_;  // a line of the report: why the workers got SIGKILL in their grace period

@@ -15,7 +15,6 @@
 #include "agent/process/child_end.h"
 #include "agent/process/orphans.h"
 #include "agent/process/search_path.h"
-#include "agent/process/socket_owners.h"
 #include "agent/python/python_archives.h"
 #include "agent/standby/background.h"
 #include "rendezvous/common/exit_codes.h"
@@ -760,27 +759,6 @@ void WorkerGroup::pause_all() {
     if (each.process) each.process->pause();
   }
   prepared_.signal_all(SIGSTOP);
-}
-
-void WorkerGroup::ranks_connected_to(std::uint16_t port,
-                                     std::function<void(std::map<std::uint16_t, int>)> done) {
-  std::map<pid_t, int> ranks;
-  std::vector<pid_t> pids;
-  for (int local_rank = 0; local_rank < count(); ++local_rank) {
-    const Worker& each = worker(local_rank);
-    if (!each.process) continue;
-    pids.push_back(each.process->pid());
-    ranks[pids.back()] = round_.rank_offset + local_rank;
-  }
-  using Owners = std::map<std::uint16_t, pid_t>;
-  files_.run<Owners>([port, pids] { return connections_to(port, pids); },
-                     [ranks, done = std::move(done)](const Owners& owners) {
-                       std::map<std::uint16_t, int> found;
-                       for (const auto& [own_port, pid] : owners) {
-                         found[own_port] = ranks.at(pid);
-                       }
-                       done(std::move(found));
-                     });
 }
 
 bool WorkerGroup::is_to_end(int local_rank, const std::string& hang, const std::string& stack) {

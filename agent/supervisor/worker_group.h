@@ -10,7 +10,6 @@
 #include <cstdint>
 #include <functional>
 #include <list>
-#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -104,10 +103,6 @@ class WorkerGroup {
   WorkerView& view() { return view_; }
   const WorkerView& view() const { return view_; }
   NodeStacks& stacks() { return stacks_; }
-  // The running ranks of this node with a connection to that port, by the port of their end. `done` is called once, after
-  // this has returned.
-  void ranks_connected_to(std::uint16_t port,
-                          std::function<void(std::map<std::uint16_t, int>)> done);
   // None: nobody has asked for any.
   std::optional<StandbyStatus> standbys() const { return standbys_.status(); }
   // None: nobody has asked for standbys.
