@@ -14,7 +14,7 @@ Decided of(Round round, const NotStarted& its) {
 }
 Decided of(Round round, const Closed&) { return RoundClosed{round}; }
 Decided of(Round, const Ending&) { return {}; }
-Decided of(Round, const Preempted&) { return {}; }  // AgentSignals posts a PreemptSignal
+Decided of(Round, const Preempted&) { return {}; }  // AgentSignals sends the event
 Decided of(Round round, const Ended& its) {
   WorkerEnded ended{round, its.end.local_rank, std::nullopt, its.replaceable};
   if (!its.end.status.is_success()) ended.failure = its.end;

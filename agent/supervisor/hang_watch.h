@@ -75,7 +75,7 @@ class HangWatch {
   void look_at_store(const NodeStatus& node);
   void judge(const JobStatus& status);
   void forget();
-  int world_size() const;  // of the round that runs; 0: none does
+  int world_size() const;  // the number of ranks in the round that runs; 0: none does
   rdzv::HangRules rules(const JobStatus& status) const;
   std::chrono::nanoseconds patience() const;
 

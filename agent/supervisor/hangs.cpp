@@ -1,9 +1,6 @@
 #include "agent/supervisor/hangs.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <map>
 #include <optional>
 #include <set>
 #include <string>

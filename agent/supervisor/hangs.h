@@ -3,6 +3,9 @@
 // records of ranks said when a verdict was given and at the end. Owned by the Supervisor; event loop only.
 #pragma once
 
+#include <chrono>
+#include <cstdint>
+#include <map>
 #include <vector>
 
 #include "agent/core/node_core.h"

@@ -1,9 +1,7 @@
 #include "agent/supervisor/supervisor.h"
 
 #include <signal.h>
-#include <unistd.h>
 
-#include <algorithm>
 #include <boost/asio/ip/host_name.hpp>
 #include <utility>
 #include <variant>
@@ -15,7 +13,6 @@
 #include "rendezvous/common/duration_text.h"
 #include "rendezvous/common/exit_codes.h"
 #include "rendezvous/common/foreign_text.h"
-#include "rendezvous/common/signals_blocked.h"
 #include "rendezvous/leader/leader_address.h"
 
 namespace ddprun::agent {
@@ -24,10 +21,6 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr std::chrono::milliseconds kRecordingLimit = 500ms;  // for the recording
-constexpr auto kPausePatience = 100ms;  // until the console has written what is queued
-// Upper limit for the end of the job after the workers' grace period: stacks, SIGKILL, orphans, the
-// other nodes, the report.
-constexpr std::chrono::milliseconds kEndLimit = 60s;
 
 AgentParts parts_of(boost::asio::io_context& io, Console& console, Log log, Output& output,
                     const Job& job) {
@@ -50,7 +43,8 @@ Supervisor::Supervisor(const Job& job)
       observers_(parts_, [this] { return report_.snapshot(); }),
       memory_(parts_, observers_.systemd),
       core_(node_config(job)),
-      signals_(io_),
+      signals_(parts_, {core_, workers_, observers_},
+               [this](NodeEvent event) { post(std::move(event)); }),
       workers_(parts_, keeper_, [this](const WorkerEvent& event) { on_worker_event(event); }),
       store_(io_, job,
              [log = log_](std::string_view line) { log.warn("store: " + std::string(line)); }),
@@ -63,7 +57,7 @@ Supervisor::Supervisor(const Job& job)
                    }}),
       end_(
           parts_, {observers_, queries_, leader_},
-          [this] { return escalation_ + workers_.stacks().text() + memory_.remark(); },
+          [this] { return signals_.escalation() + workers_.stacks().text() + memory_.remark(); },
           log_.writes(Log::Level::kInfo)),
       hangs_(parts_, {report_, workers_, store_, queries_.query(), observers_.events},
              [this](const WorkerHung& hung) { post(hung); }),
@@ -85,7 +79,7 @@ int Supervisor::run() {
     io_.run_one();
     leader_.look();
   }
-  block_notices();
+  signals_.block_notices();
   if (recorder_) recorder_->flush(std::chrono::steady_clock::now() + kRecordingLimit);
   return job_.exit_code(outcome_->exit_code);
 }
@@ -108,7 +102,7 @@ Result<void> Supervisor::prepare() {
   if (!prepared) return prepared;
   memory_.keeper_runs();
   queries_.open();  // a file server may hold it: until the next line a signal ends this process
-  if (auto handled = handle_signals(); !handled) return handled;
+  if (auto handled = signals_.handle(); !handled) return handled;
   observers_.job_started(/*has_status_line=*/console_.can_have_live_line(Stream::kStderr) &&
                          output_.owns_terminals(job_.local_world_size));
   return {};
@@ -246,7 +240,7 @@ void Supervisor::on_worker_event(const WorkerEvent& event) {
   observers_.on(event, workers_.view());
   if (std::holds_alternative<worker_event::Closed>(event.what)) store_.close();
   if (const auto* preempted = std::get_if<worker_event::Preempted>(&event.what)) {
-    if (core_.is_running()) preempted_by(preempted->signal);
+    if (core_.is_running()) signals_.preempted_by(preempted->signal);
   }
   if (auto decided = node_event(event)) post(std::move(*decided));
 }
@@ -346,108 +340,6 @@ std::optional<Result<void>> Supervisor::replace_worker(int rank, const std::stri
   auto killed = workers_.kill_to_replace(rank, by);
   if (killed) observers_.events.write(Requested{"replace", by});
   return killed;
-}
-
-// ---- signals
-
-// A signal that was ignored when the agent started (nohup) stays ignored. The preemption signal is
-// always handled, because the user named it. Signals that were blocked are unblocked here, and stop
-// signals in the workers, too: nothing could stop the job otherwise. Other signals stay blocked in the
-// workers, as under torchrun.
-Result<void> Supervisor::handle_signals() {
-  std::vector<int> signals = job_.stop_signals;
-  signals.insert(signals.end(), {SIGTSTP, SIGCONT, SIGUSR1, SIGUSR2, SIGWINCH});
-  std::erase_if(signals, [](int signal) {
-    struct sigaction current {};
-    return ::sigaction(signal, nullptr, &current) == 0 && current.sa_handler == SIG_IGN;
-  });
-  std::vector<int> of_workers = job_.stop_signals;
-  of_workers.push_back(SIGCHLD);
-  if (job_.preempt_signal) {
-    signals.push_back(*job_.preempt_signal);
-    of_workers.push_back(*job_.preempt_signal);
-  }
-  unblock_signals_in_workers(of_workers);
-  return signals_.handle(signals,
-                         [this](const rdzv::ReceivedSignal& received) { on_signal(received); });
-}
-
-// From here on nobody handles signals, and those that are not meant to end this process must not become its
-// exit code. No thread here takes signals but this one.
-void Supervisor::block_notices() const {
-  sigset_t notices;
-  sigemptyset(&notices);
-  for (const int signal : {SIGUSR1, SIGUSR2, job_.preempt_signal.value_or(SIGUSR1)}) {
-    sigaddset(&notices, signal);
-  }
-  ::pthread_sigmask(SIG_BLOCK, &notices, nullptr);
-}
-
-void Supervisor::on_signal(const rdzv::ReceivedSignal& received) {
-  if (job_.preempt_signal == received.signal) {
-    if (core_.is_over()) return;  // no worker is left that could leave
-    observers_.events.write(SignalReceived{received.signal});
-    return preempted_by(received.signal);
-  }
-  const bool is_a_stop = std::ranges::count(job_.stop_signals, received.signal) > 0;
-  is_a_stop ? on_stop_signal(received) : on_control_signal(received.signal);
-}
-
-void Supervisor::on_stop_signal(const rdzv::ReceivedSignal& received) {
-  const auto now = std::chrono::steady_clock::now();
-  const std::string name = signal_name(received.signal);
-  const auto meaning = stop_repeats_.of(received.signal, received.is_from_kernel, now);
-  if (meaning == StopRepeats::Meaning::kSame) {
-    return log_.debug("got " + name + " again within a second: it is the same request to stop");
-  }
-  if (core_.is_over()) {
-    log_.warn("got " + name + ": the end of the job is cut short");
-    return post(StopSignal{received.signal});
-  }
-  observers_.events.write(SignalReceived{received.signal});
-  if (meaning == StopRepeats::Meaning::kFurther && workers_.view().running() > 0) {
-    escalate(received);
-  } else {
-    log_.warn("got " + name + ", stopping the workers");
-  }
-  if (!stopped_at_) stopped_at_ = now;
-  post(StopSignal{received.signal});
-  if (!core_.is_over()) observers_.systemd.stopping(job_.shutdown_timeout + kEndLimit);
-}
-
-// The report names it: what the workers had not saved by then is lost.
-void Supervisor::escalate(const rdzv::ReceivedSignal& received) {
-  const auto after = std::chrono::duration_cast<std::chrono::milliseconds>(
-      std::chrono::steady_clock::now() - stopped_at_.value());
-  const std::string what =
-      signal_name(received.signal) +
-      (received.sender > 0 ? " from process " + std::to_string(received.sender) : "") + ", " +
-      duration_text(after) + " after the first signal";
-  log_.warn("got " + what + ": the workers get SIGKILL");
-  if (escalation_.empty()) escalation_ = "  killed      the workers, because of " + what + "\n";
-}
-
-void Supervisor::preempted_by(int signal) {
-  if (std::exchange(is_preempted_, true)) return;
-  log_.warn("got " + signal_name(signal) + ": the job is preempted, workers are asked to leave");
-  post(PreemptSignal{signal});
-}
-
-void Supervisor::on_control_signal(int signal) {
-  if (signal == SIGWINCH) return output_.window_changed();
-  if (!core_.is_over()) observers_.events.write(SignalReceived{signal});
-  if (signal == SIGTSTP) return pause();
-  workers_.signal_all(signal);
-}
-
-// Ctrl-Z: the workers have sessions of their own, so the terminal's stop does not reach them.
-void Supervisor::pause() {
-  workers_.pause_all();
-  if (observers_.status_line) observers_.status_line->hide();
-  console_.flush(std::chrono::steady_clock::now() + kPausePatience);
-  ::kill(::getpid(), SIGSTOP);
-  // Runs after SIGCONT, which on_control_signal() forwards to the workers.
-  if (observers_.status_line) observers_.status_line->start();
 }
 
 }  // namespace ddprun::agent

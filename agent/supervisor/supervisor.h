@@ -19,6 +19,7 @@
 #include "agent/core/node_core.h"
 #include "agent/events/core_recorder.h"
 #include "agent/loop/timer.h"
+#include "agent/supervisor/agent_signals.h"
 #include "agent/supervisor/hangs.h"
 #include "agent/supervisor/job_end.h"
 #include "agent/supervisor/leader_port.h"
@@ -29,8 +30,6 @@
 #include "agent/supervisor/query_port.h"
 #include "agent/supervisor/round_store.h"
 #include "agent/supervisor/worker_group.h"
-#include "rendezvous/common/stop_repeats.h"
-#include "rendezvous/net/received_signals.h"
 
 namespace ddprun::agent {
 
@@ -104,16 +103,6 @@ class Supervisor {
   Result<Round> restart_round(const std::string& by);
   std::optional<Result<void>> replace_worker(int rank, const std::string& by);
 
-  // ---- signals
-  Result<void> handle_signals();
-  void block_notices() const;
-  void on_signal(const rdzv::ReceivedSignal& received);
-  void on_stop_signal(const rdzv::ReceivedSignal& received);
-  void escalate(const rdzv::ReceivedSignal& received);
-  void preempted_by(int signal);
-  void on_control_signal(int signal);
-  void pause();
-
   const Job& job_;
   std::optional<Keeper> keeper_;  // once it is started; the last one here to end
   boost::asio::io_context io_{1};
@@ -128,8 +117,7 @@ class Supervisor {
   NodeCore core_;
   std::deque<NodeEvent> queue_;
   bool is_pumping_ = false;
-  rdzv::ReceivedSignals signals_;
-  StopRepeats stop_repeats_;
+  AgentSignals signals_;
   WorkerGroup workers_;
   RoundStore store_;
   QueryPort queries_;
@@ -144,12 +132,8 @@ class Supervisor {
   Timer late_start_;
   std::chrono::seconds late_start_after_{};  // how long the last wait was
 
-  std::optional<std::chrono::steady_clock::time_point> stopped_at_;  // by the first stop signal
-  std::string
-      escalation_;  // a line of the report: why the workers got SIGKILL in their grace period
   bool was_told_to_wait_ = false;
   std::string stop_asked_by_;  // by ddpctl, where the leader was not told
-  bool is_preempted_ = false;
   std::optional<rdzv::JobOutcome> outcome_;
 };
 
