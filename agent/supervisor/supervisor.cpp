@@ -49,12 +49,8 @@ Supervisor::Supervisor(const Job& job)
       store_(io_, job,
              [log = log_](std::string_view line) { log.warn("store: " + std::string(line)); }),
       queries_(parts_, query_access()),
-      leader_(io_, job, parts_.host, log_, queries_.query(),
-              {.event = [this](NodeEvent event) { post(std::move(event)); },
-               .store_client =
-                   [this](rdzv::StoreClientArrived client) {
-                     store_.adopt(std::move(client.socket), std::move(client.received));
-                   }}),
+      leader_(io_, job, parts_.host, log_, queries_.query(), store_,
+              [this](NodeEvent event) { post(std::move(event)); }),
       end_(
           parts_, {observers_, queries_, leader_},
           [this] { return signals_.escalation() + workers_.stacks().text() + memory_.remark(); },
