@@ -82,7 +82,7 @@ WorkerGroup::WorkerGroup(AgentParts parts, std::optional<Keeper>& keeper, OnEven
       output_(parts_.output),
       on_event_(std::move(on_event)),
       start_process_(start),
-      reaper_(parts_.io, parts_.agent_id, keeper, reaper_hooks()),
+      reaper_(parts_.io, parts_.agent_id, keeper, parts_.log, reaper_hooks()),
       standbys_(parts_.io, job_, parts_.agent_id, standby_hooks()),
       prepared_(parts_.io, job_.standbys.prepares, job_.local_world_size, prepared_hooks()),
       death_watch_(parts_.io.get_executor()),
@@ -97,14 +97,7 @@ WorkerGroup::WorkerGroup(AgentParts parts, std::optional<Keeper>& keeper, OnEven
 
 ChildReaper::Hooks WorkerGroup::reaper_hooks() {
   return {.is_owned = [this](pid_t pid) { return is_owned(pid); },
-          .on_keeper_replaced = [this](pid_t pid) { emit(worker_event::KeeperReplaced{pid}); },
-          .debug = [log = parts_.log](std::string_view line) { log.debug(line); },
-          .info = parts_.log.writes(Log::Level::kInfo)
-                      ? [log = parts_.log](
-                            std::string_view line) { log.write(Log::Level::kInfo, line); }
-                      : std::function<void(std::string_view)>(),
-          .warn = [log = parts_.log](std::string_view line) { log.warn(line); },
-          .error = [log = parts_.log](std::string_view line) { log.error(line); }};
+          .on_keeper_replaced = [this](pid_t pid) { emit(worker_event::KeeperReplaced{pid}); }};
 }
 
 Standbys::Hooks WorkerGroup::standby_hooks() {
