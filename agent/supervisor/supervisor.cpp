@@ -1,7 +1,5 @@
 #include "agent/supervisor/supervisor.h"
 
-#include <signal.h>
-
 #include <boost/asio/ip/host_name.hpp>
 #include <utility>
 #include <variant>
@@ -51,6 +49,8 @@ Supervisor::Supervisor(const Job& job)
       queries_(parts_, query_access()),
       leader_(io_, job, parts_.host, log_, queries_.query(), store_,
               [this](NodeEvent event) { post(std::move(event)); }),
+      requests_(parts_, {core_, report_, leader_, workers_, observers_.events},
+                [this](NodeEvent event) { post(std::move(event)); }),
       end_(
           parts_, {observers_, queries_, leader_},
           [this] { return signals_.escalation() + workers_.stacks().text() + memory_.remark(); },
@@ -250,7 +250,7 @@ void Supervisor::perform(const ShowLate& action) {
 void Supervisor::perform(const Finish& action) {
   outcome_ = action.outcome;
   if (outcome_->kind == rdzv::JobOutcome::Kind::kStopped && outcome_->sentence.empty()) {
-    outcome_->sentence = stop_asked_by_;
+    outcome_->sentence = requests_.stop_asked_by();
   }
   observers_.events.finished(*outcome_, job_.exit_code(outcome_->exit_code));
   workers_.job_is_over();
@@ -273,69 +273,28 @@ void Supervisor::perform(const TakeStep& action) {
 // ---- queries, and requests to stop or restart
 
 QueryPort::Access Supervisor::query_access() {
-  return {.job = {.node_status = [this](std::size_t events_max) { return node_status(events_max); },
-                  .on_event =
-                      [this](std::function<void(const std::string&)> told) {
-                        return observers_.events.on_line(std::move(told));
-                      },
-                  .leader = [this] { return leader_.leader(); }},
-          .first_rank = [this] { return workers_.view().round().rank_offset; },
-          .stacks =
-              [this](const StackQuery& question, StackRequest::Done done) {
-                workers_.stacks().show(question, std::move(done));
-              },
-          .others_wait = [this] { hangs_.others_wait(); },
-          .end_hung = [this](const EndHung& question) { return hangs_.end_hung(question); },
-          .stop = [this](const std::string& by) { return stop_job(by); },
-          .restart = [this](const std::string& by) { return restart_round(by); },
-          .replace = [this](int rank, const std::string& by) { return replace_worker(rank, by); }};
+  return {
+      .job = {.node_status = [this](std::size_t events_max) { return node_status(events_max); },
+              .on_event =
+                  [this](std::function<void(const std::string&)> told) {
+                    return observers_.events.on_line(std::move(told));
+                  },
+              .leader = [this] { return leader_.leader(); }},
+      .first_rank = [this] { return workers_.view().round().rank_offset; },
+      .stacks = [this](
+                    const StackQuery& question,
+                    StackRequest::Done done) { workers_.stacks().show(question, std::move(done)); },
+      .others_wait = [this] { hangs_.others_wait(); },
+      .end_hung = [this](const EndHung& question) { return hangs_.end_hung(question); },
+      .stop = [this](const std::string& by) { return requests_.stop(by); },
+      .restart = [this](const std::string& by) { return requests_.restart(by); },
+      .replace = [this](int rank, const std::string& by) { return requests_.replace(rank, by); }};
 }
 
 NodeStatus Supervisor::node_status(std::size_t events_max) const {
   NodeStatus status = report_.status(events_max);
   hangs_.fill(status);
   return status;
-}
-
-// The leader stops the job on all nodes. If it cannot be reached, this node alone stops.
-Result<void> Supervisor::stop_job(const std::string& by) {
-  if (core_.is_over()) return fail(ErrorCode::kUnavailable, "the job has ended already");
-  observers_.events.write(Requested{"stop", by});
-  log_.warn("a stop of the job was asked for: " + printable(by));
-  const bool has_left = core_.has_left();
-  if (leader_.has_been_heard() && !has_left) leader_.tell(rdzv::StopAsked{SIGTERM, by});
-  // Preempted workers leave without a deadline, even after a RoundStop, so they are stopped here.
-  if (!leader_.has_been_heard() || core_.leaves_in_its_own_time()) {
-    stop_asked_by_ = by;
-    post(StopSignal{SIGTERM});
-  }
-  if (!has_left) return {};
-  return fail(ErrorCode::kUnavailable,
-              "this node is leaving the job, which may go on without it: its own workers are told "
-              "to stop; to stop the job, ask another of its nodes");
-}
-
-Result<Round> Supervisor::restart_round(const std::string& by) {
-  if (!core_.is_running()) {
-    return fail(ErrorCode::kUnavailable,
-                "no round runs on this node now, so there is none to restart: it is " +
-                    std::string(name_of(report_.state())));
-  }
-  observers_.events.write(Requested{"restart", by});
-  leader_.tell(rdzv::RestartAsked{core_.round(), by});
-  return core_.round();
-}
-
-std::optional<Result<void>> Supervisor::replace_worker(int rank, const std::string& by) {
-  const int first = workers_.view().round().rank_offset;
-  if (rank < first || rank >= first + job_.local_world_size) return std::nullopt;
-  if (!core_.is_running()) {
-    return fail(ErrorCode::kUnavailable,
-                "no round runs on this node now: it is " + std::string(name_of(report_.state())));
-  }
-  auto killed = workers_.kill_to_replace(rank, by);
-  if (killed) observers_.events.write(Requested{"replace", by});
-  return killed;
 }
 
 }  // namespace ddprun::agent

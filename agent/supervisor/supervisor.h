@@ -29,6 +29,7 @@
 #include "agent/supervisor/parts.h"
 #include "agent/supervisor/query_port.h"
 #include "agent/supervisor/round_store.h"
+#include "agent/supervisor/user_requests.h"
 #include "agent/supervisor/worker_group.h"
 
 namespace ddprun::agent {
@@ -99,9 +100,6 @@ class Supervisor {
   // ---- what the parts ask for
   QueryPort::Access query_access();
   NodeStatus node_status(std::size_t events_max) const;
-  Result<void> stop_job(const std::string& by);
-  Result<Round> restart_round(const std::string& by);
-  std::optional<Result<void>> replace_worker(int rank, const std::string& by);
 
   const Job& job_;
   std::optional<Keeper> keeper_;  // once it is started; the last one here to end
@@ -122,6 +120,7 @@ class Supervisor {
   RoundStore store_;
   QueryPort queries_;
   LeaderPort leader_;
+  UserRequests requests_;
   JobEnd end_;
   Hangs hangs_;
 
@@ -133,7 +132,6 @@ class Supervisor {
   std::chrono::seconds late_start_after_{};  // how long the last wait was
 
   bool was_told_to_wait_ = false;
-  std::string stop_asked_by_;  // by ddpctl, where the leader was not told
   std::optional<rdzv::JobOutcome> outcome_;
 };
 
