@@ -230,7 +230,7 @@ void Supervisor::perform(const WaitForSaving& action) {
             " more; --failure-shutdown-timeout sets another limit");
 }
 
-// Each fact of a worker goes this way: to what only looks, and then to the core, if it decides upon it.
+// Each fact of a worker goes this way: to what only looks, and then to the core, if that decides upon it.
 void Supervisor::on_worker_event(const WorkerEvent& event) {
   hangs_.on(event);
   observers_.on(event, workers_.view());

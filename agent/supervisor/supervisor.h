@@ -1,8 +1,10 @@
 // The agent's shell: waits for an event, passes it to the core, performs the actions that the core
 // returns. It owns the agent's io_context; everything here runs on the thread that calls run().
 //
-//   WorkerGroup, LeaderPort, RoundStore, ─▶ post(): one queue ─▶ NodeCore ─▶ perform(action)
-//   signals, the timer, JobEnd                                      └─▶ Observers
+//   WorkerGroup ─▶ WorkerEvent ─┬─▶ Hangs, Observers
+//                               ▼
+//   LeaderPort, RoundStore, ─▶ post(): one queue ─▶ NodeCore ─▶ perform(action)
+//   AgentSignals, UserRequests, timers, JobEnd
 //
 // The leader is in this process or on another node (rendezvous/leader/leader.h); both are handled
 // alike. Its messages go through the same queue as all events, so NodeCore::step() never runs
