@@ -16,7 +16,6 @@
 #include "agent/process/orphans.h"
 #include "agent/process/search_path.h"
 #include "agent/python/python_archives.h"
-#include "agent/standby/background.h"
 #include "rendezvous/common/exit_codes.h"
 #include "rendezvous/common/foreign_text.h"
 
@@ -435,14 +434,10 @@ void WorkerGroup::close(bool spares_orphans) {
   stacks_.round_closes();
   prepared_.round_is_over();
   for (Worker& each : workers_) each.before.reset();
-  let_dying_end(std::chrono::milliseconds::zero());
+  dying_.let_end(std::chrono::milliseconds::zero());
   is_closing_ = true;
   close_timer_.arm(kDyingLimit, [this] {
-    for (const Dying& each : dying_) {
-      parts_.log.error("process " + std::to_string(each.process->pid()) +
-                       " of a worker does not end");
-    }
-    dying_.clear();
+    dying_.give_up(parts_.log);
     go_on_closing();
   });
   go_on_closing();
@@ -450,7 +445,8 @@ void WorkerGroup::close(bool spares_orphans) {
 
 // Processes that were killed and whose end is awaited must not be taken for orphans.
 void WorkerGroup::go_on_closing() {
-  const bool are_gone = dying_.empty() && (prepared_.are_all_gone() || !close_timer_.is_armed());
+  const bool are_gone =
+      dying_.are_all_gone() && (prepared_.are_all_gone() || !close_timer_.is_armed());
   if (!is_closing_ || !are_gone) return;
   is_closing_ = false;
   close_timer_.cancel();
@@ -460,9 +456,7 @@ void WorkerGroup::go_on_closing() {
 // ---- workers end
 
 void WorkerGroup::on_end(int local_rank, std::uint64_t number, ExitStatus status) {
-  const auto dying = std::ranges::find(dying_, number, &Dying::number);
-  if (dying != dying_.end()) {
-    dying_.erase(dying);
+  if (dying_.ended(number)) {
     reaper_.reap();
     return go_on_closing();
   }
@@ -601,13 +595,6 @@ std::optional<Replaceable> WorkerGroup::replaceable(const rdzv::WorkerFailure& f
   return replacement_.failed(failure, remains, prepared_.waits(failure.local_rank), standings);
 }
 
-void WorkerGroup::let_dying_end(std::chrono::milliseconds after) const {
-  for (const Dying& each : dying_) {
-    let_end(each.process->pid());
-    each.process->let_end(after);
-  }
-}
-
 void WorkerGroup::on_hello(int local_rank) {
   if (!job_.standbys.prepares) return;
   const Worker& its = worker(local_rank);
@@ -635,11 +622,7 @@ void WorkerGroup::on_early_death(int local_rank, std::uint64_t number, int wait_
   if (!its.process || its.number != number) return;
   if (!replacement_.takes_early_death(prepared_.waits(local_rank))) return;
   const pid_t pid = its.process->pid();
-  put_behind(pid);
-  its.process->hold_end();
-  // Whatever runs in its group, and is not told by the kernel that it ends.
-  its.process->signal_group(SIGKILL);
-  dying_.push_back({std::move(its.process), number});
+  dying_.add(std::move(its.process), number);
   worker_ended(local_rank, status_of(wait_status), pid);
 }
 
@@ -697,7 +680,7 @@ bool WorkerGroup::take_place(int local_rank, const Replace& what) {
 void WorkerGroup::on_committed(int local_rank, std::uint32_t generation) {
   const bool is_over = replacement_.committed(local_rank, generation);
   emit(worker_event::Committed{local_rank, generation});
-  if (is_over) let_dying_end(kLastThreadLimit);
+  if (is_over) dying_.let_end(kLastThreadLimit);
 }
 
 std::string WorkerGroup::why_no_standby() const {
@@ -777,11 +760,8 @@ pid_t WorkerGroup::worker_like_a_zygote() const {
 }
 
 bool WorkerGroup::is_owned(pid_t child) const {
-  if (stacks_.owns(child) || standbys_.owns(child) || prepared_.owns(child)) return true;
-  if (std::ranges::any_of(dying_,
-                          [child](const Dying& each) { return each.process->pid() == child; })) {
-    return true;
-  }
+  if (stacks_.owns(child) || dying_.owns(child)) return true;
+  if (standbys_.owns(child) || prepared_.owns(child)) return true;
   return std::ranges::any_of(workers_, [child](const Worker& each) {
     return each.process && each.process->pid() == child;
   });

@@ -9,7 +9,6 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
-#include <list>
 #include <memory>
 #include <optional>
 #include <set>
@@ -30,6 +29,7 @@
 #include "agent/process/worker_link.h"
 #include "agent/standby/prepared_standbys.h"
 #include "agent/standby/standbys.h"
+#include "agent/supervisor/dying_workers.h"
 #include "agent/supervisor/node_stacks.h"
 #include "agent/supervisor/parts.h"
 #include "agent/supervisor/worker_view.h"
@@ -109,12 +109,6 @@ class WorkerGroup {
   std::optional<ReplacementStatus> replacement() const;
 
  private:
-  // A worker whose death is known and which the kernel has not ended yet.
-  struct Dying {
-    std::unique_ptr<WorkerProcess> process;
-    std::uint64_t number = 0;
-  };
-
   void emit(worker_event::What what) { on_event_({round_.round, std::move(what)}); }
 
   ChildReaper::Hooks reaper_hooks();
@@ -157,7 +151,6 @@ class WorkerGroup {
   static ReplacementCore::Standing standing_of(const Worker& worker);
   std::optional<Replaceable> replaceable(const rdzv::WorkerFailure& failure);
   std::string why_no_standby() const;  // as long as the job lasts
-  void let_dying_end(std::chrono::milliseconds after) const;
   bool take_place(int local_rank, const Replace& what);
   void on_hello(int local_rank);
   void on_committed(int local_rank, std::uint32_t generation);
@@ -183,7 +176,7 @@ class WorkerGroup {
   WantedSteps wanted_steps_;
   std::vector<Worker> workers_;  // by local rank
   WorkerView view_;
-  std::list<Dying> dying_;
+  DyingWorkers dying_;
   std::uint64_t processes_ = 0;  // that were workers of this node so far
   int made_for_replacement_ = 0;
   bool has_told_no_pidfd_ = false;
