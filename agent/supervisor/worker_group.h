@@ -34,7 +34,6 @@
 #include "agent/supervisor/parts.h"
 #include "agent/supervisor/worker_view.h"
 #include "rendezvous/common/unique_fd.h"
-#include "rendezvous/round/hang_core.h"
 
 namespace ddprun::agent {
 
