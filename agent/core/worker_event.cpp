@@ -1,9 +1,9 @@
 #include "agent/core/worker_event.h"
 
 namespace ddprun::agent {
+namespace worker_event {
 namespace {
 
-using namespace worker_event;
 using Decided = std::optional<NodeEvent>;
 
 // There is no overload for everything: what a new event means for the core is to be said here.
@@ -21,7 +21,7 @@ Decided of(Round round, const Ended& its) {
   return ended;
 }
 Decided of(Round, const Killed&) { return {}; }
-Decided of(Round round, const worker_event::StacksTaken&) { return agent::StacksTaken{round}; }
+Decided of(Round round, const StacksTaken&) { return agent::StacksTaken{round}; }
 Decided of(Round, const Stepped&) { return {}; }
 Decided of(Round, const ReplicasDiffer&) { return {}; }
 Decided of(Round round, const CanRecover&) { return WorkersCanRecover{round}; }
@@ -39,9 +39,11 @@ Decided of(Round, const Committed&) { return {}; }
 Decided of(Round, const KeeperReplaced&) { return {}; }
 
 }  // namespace
+}  // namespace worker_event
 
 std::optional<NodeEvent> node_event(const WorkerEvent& event) {
-  return std::visit([&](const auto& what) { return of(event.round, what); }, event.what);
+  return std::visit([&](const auto& what) { return worker_event::of(event.round, what); },
+                    event.what);
 }
 
 }  // namespace ddprun::agent
