@@ -1,5 +1,5 @@
 // Decides about the replacement in place of this node's workers (agent/README.md, "Replacement in place"): whether the
-// node can recover, which dead worker may be replaced, and when a generation is over here. A pure value: the worker group
+// node can recover, which dead worker may be replaced, and when a generation is over here. A pure value: Workers
 // passes in what processes and links say at that moment, and acts upon the answers.
 //
 //   what happens             what follows

@@ -1,6 +1,6 @@
 // What happens to the workers of this node, as one value. Each event goes to the observers, to what watches for hangs, and
-// to the NodeCore, as far as the core decides upon it (node_event()). The worker group emits it when its own state is
-// consistent: the receiver may call the group. Values; pure.
+// to the NodeCore, as far as the core decides upon it (node_event()). Workers emits it when its own state is
+// consistent: the receiver may call Workers. Values; pure.
 #pragma once
 
 #include <sys/types.h>

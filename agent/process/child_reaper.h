@@ -3,7 +3,7 @@
 // workers' control group; without such a group, those of agent/process/orphans.h. Standbys wait in the control
 // group of the next round already, because entering a group takes the kernel milliseconds.
 //
-// Owned by the WorkerGroup; the keeper is the Supervisor's, because it ends after this. Event loop
+// Owned by Workers; the keeper is the Supervisor's, because it ends after this. Event loop
 // thread only. Never reaps a child that has an owner (a worker, a stack dump), who would wait for its
 // end for ever: `is_owned` names those.
 #pragma once

@@ -11,7 +11,7 @@
 #include "agent/core/node_core.h"
 #include "agent/supervisor/observers.h"
 #include "agent/supervisor/parts.h"
-#include "agent/supervisor/worker_group.h"
+#include "agent/supervisor/workers.h"
 #include "rendezvous/common/stop_repeats.h"
 #include "rendezvous/net/received_signals.h"
 
@@ -22,7 +22,7 @@ class AgentSignals {
   // They outlive this object, and need not be constructed yet.
   struct Others {
     const NodeCore& core;
-    WorkerGroup& workers;
+    Workers& workers;
     Observers& observers;
   };
   using Post = std::function<void(NodeEvent)>;  // StopSignal, PreemptSignal

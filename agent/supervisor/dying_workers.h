@@ -1,6 +1,6 @@
 // Workers whose deaths are known, from the lock in the page of their link, and which the kernel has not ended yet: others
 // may have taken their places. Until the others have gone on, these get only the processors that the others leave over.
-// Owned by the WorkerGroup; event loop only.
+// Owned by Workers; event loop only.
 #pragma once
 
 #include <sys/types.h>

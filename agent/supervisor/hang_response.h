@@ -22,7 +22,7 @@
 #include "agent/supervisor/hang_watch.h"
 #include "agent/supervisor/node_report.h"
 #include "agent/supervisor/parts.h"
-#include "agent/supervisor/worker_group.h"
+#include "agent/supervisor/workers.h"
 #include "rendezvous/common/lifetime.h"
 
 namespace ddprun::agent {
@@ -33,7 +33,7 @@ class HangResponse {
  public:
   struct Others {
     const NodeReport& node;
-    WorkerGroup& workers;
+    Workers& workers;
     JobQuery& job;
     EventLog& events;
     HangWatch& watch;

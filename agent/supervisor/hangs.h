@@ -19,7 +19,7 @@
 #include "agent/supervisor/node_report.h"
 #include "agent/supervisor/parts.h"
 #include "agent/supervisor/round_store.h"
-#include "agent/supervisor/worker_group.h"
+#include "agent/supervisor/workers.h"
 
 namespace ddprun::agent {
 
@@ -27,7 +27,7 @@ class Hangs {
  public:
   struct Others {
     const NodeReport& node;
-    WorkerGroup& workers;
+    Workers& workers;
     const RoundStore& store;
     JobQuery& job;
     EventLog& events;

@@ -10,7 +10,7 @@
 #include "agent/supervisor/leader_port.h"
 #include "agent/supervisor/observers.h"
 #include "agent/supervisor/round_store.h"
-#include "agent/supervisor/worker_group.h"
+#include "agent/supervisor/workers.h"
 
 namespace ddprun::agent {
 
@@ -20,7 +20,7 @@ class NodeReport {
   struct Sources {
     const NodeCore& core;
     const LeaderPort& leader;
-    WorkerGroup& workers;
+    Workers& workers;
     const RoundStore& store;
     const Observers& observers;
   };

@@ -1,5 +1,5 @@
 // The stacks of this node's workers: of those that are about to be killed because their grace period is over, since
-// these stacks show why they hang; and of those that a user or another agent asks for. Owned by the WorkerGroup; event
+// these stacks show why they hang; and of those that a user or another agent asks for. Owned by Workers; event
 // loop only.
 #pragma once
 

@@ -184,7 +184,7 @@ void Supervisor::perform(const StartWorkers& action) {
               std::to_string(action.start.world_size));
   }
   await_late_start(kLateStart);
-  WorkerGroup::WantedSteps wanted_steps;
+  Workers::WantedSteps wanted_steps;
   for (int local_rank = 0; local_rank < job_.local_world_size; ++local_rank) {
     wanted_steps.push_back(observers_.events.times().wanted_step(local_rank));
   }

@@ -1,7 +1,7 @@
 // The agent's shell: waits for an event, passes it to the core, performs the actions that the core
 // returns. It owns the agent's io_context; everything here runs on the thread that calls run().
 //
-//   WorkerGroup ─▶ WorkerEvent ─┬─▶ Hangs, Observers
+//   Workers ─▶ WorkerEvent ─┬─▶ Hangs, Observers
 //                               ▼
 //   LeaderPort, RoundStore, ─▶ post(): one queue ─▶ NodeCore ─▶ perform(action)
 //   AgentSignals, UserRequests, timers, JobEnd
@@ -32,7 +32,7 @@
 #include "agent/supervisor/query_port.h"
 #include "agent/supervisor/round_store.h"
 #include "agent/supervisor/user_requests.h"
-#include "agent/supervisor/worker_group.h"
+#include "agent/supervisor/workers.h"
 
 namespace ddprun::agent {
 
@@ -118,7 +118,7 @@ class Supervisor {
   std::deque<NodeEvent> queue_;
   bool is_pumping_ = false;
   AgentSignals signals_;
-  WorkerGroup workers_;
+  Workers workers_;
   RoundStore store_;
   QueryPort queries_;
   LeaderPort leader_;

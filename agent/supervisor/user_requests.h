@@ -13,7 +13,7 @@
 #include "agent/supervisor/leader_port.h"
 #include "agent/supervisor/node_report.h"
 #include "agent/supervisor/parts.h"
-#include "agent/supervisor/worker_group.h"
+#include "agent/supervisor/workers.h"
 #include "rendezvous/common/result.h"
 
 namespace ddprun::agent {
@@ -24,7 +24,7 @@ class UserRequests {
     const NodeCore& core;
     const NodeReport& node;
     LeaderPort& leader;
-    WorkerGroup& workers;
+    Workers& workers;
     EventLog& events;
   };
   using Post = std::function<void(NodeEvent)>;  // StopSignal

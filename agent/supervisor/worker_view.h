@@ -1,5 +1,5 @@
 // The workers of this node as everything reads them that does not change them: the status of the node, the watch for
-// hangs, the observers. It shows the workers of the round that runs, or of the last one. Owned by the WorkerGroup; event
+// hangs, the observers. It shows the workers of the round that runs, or of the last one. Owned by Workers; event
 // loop only. Nothing here waits for a worker.
 #pragma once
 
@@ -23,7 +23,7 @@
 
 namespace ddprun::agent {
 
-// What the WorkerGroup knows of one rank of this node.
+// What the class Workers knows of one rank of this node.
 struct Worker {
   std::unique_ptr<WorkerProcess> process;  // null: it has ended, or was not started
   std::shared_ptr<WorkerLink> link;        // null: likewise, or it was started without one

@@ -1,4 +1,4 @@
-#include "agent/supervisor/worker_group.h"
+#include "agent/supervisor/workers.h"
 
 #include <signal.h>
 #include <sys/mman.h>
@@ -74,8 +74,8 @@ std::string waits_for_debugger_text(int rank, pid_t pid, const std::string& host
 
 }  // namespace
 
-WorkerGroup::WorkerGroup(AgentParts parts, std::optional<Keeper>& keeper, OnEvent on_event,
-                         StartProcess start)
+Workers::Workers(AgentParts parts, std::optional<Keeper>& keeper, OnEvent on_event,
+                 StartProcess start)
     : parts_(std::move(parts)),
       job_(parts_.job),
       output_(parts_.output),
@@ -94,12 +94,12 @@ WorkerGroup::WorkerGroup(AgentParts parts, std::optional<Keeper>& keeper, OnEven
   if (job_.standbys.prepares) output_.keep_files_of_rounds();
 }
 
-ChildReaper::Hooks WorkerGroup::reaper_hooks() {
+ChildReaper::Hooks Workers::reaper_hooks() {
   return {.is_owned = [this](pid_t pid) { return is_owned(pid); },
           .on_keeper_replaced = [this](pid_t pid) { emit(worker_event::KeeperReplaced{pid}); }};
 }
 
-Standbys::Hooks WorkerGroup::standby_hooks() {
+Standbys::Hooks Workers::standby_hooks() {
   std::function<void(ProcessSpec&, ChildEnvironment&)> add_hooks;
   if (wants_python_hooks(job_)) {
     add_hooks = [this](ProcessSpec& spec, ChildEnvironment& environment) {
@@ -119,7 +119,7 @@ Standbys::Hooks WorkerGroup::standby_hooks() {
               }};
 }
 
-PreparedStandbys::Hooks WorkerGroup::prepared_hooks() {
+PreparedStandbys::Hooks Workers::prepared_hooks() {
   return {.blueprint = [this](int local_rank) { return blueprint_of_prepared(local_rank); },
           .start =
               [this](const ProcessSpec& spec, WorkerProcess::OnEnd on_end,
@@ -148,7 +148,7 @@ PreparedStandbys::Hooks WorkerGroup::prepared_hooks() {
 
 // ---- a round begins
 
-void WorkerGroup::begin(const rdzv::RoundStart& start, WantedSteps wanted_steps) {
+void Workers::begin(const rdzv::RoundStart& start, WantedSteps wanted_steps) {
   round_ = start;
   wanted_steps_ = std::move(wanted_steps);
   is_stopping_ = false;
@@ -166,7 +166,7 @@ void WorkerGroup::begin(const rdzv::RoundStart& start, WantedSteps wanted_steps)
   });
 }
 
-void WorkerGroup::do_not_start() {
+void Workers::do_not_start() {
   if (!std::exchange(is_about_to_start_, false)) return;
   output_.cancel_round();
   standbys_.do_not_begin();
@@ -175,7 +175,7 @@ void WorkerGroup::do_not_start() {
   }
 }
 
-void WorkerGroup::start_all(Result<void> files) {
+void Workers::start_all(Result<void> files) {
   is_about_to_start_ = false;
   std::optional<Error> refused;
   if (!files) refused = std::move(files.error());
@@ -205,7 +205,7 @@ void WorkerGroup::start_all(Result<void> files) {
   look_whether_all_run();
 }
 
-void WorkerGroup::on_started(int local_rank, std::uint64_t number, Result<void> started) {
+void Workers::on_started(int local_rank, std::uint64_t number, Result<void> started) {
   Worker& its = worker(local_rank);
   if (its.number != number) return;
   its.is_starting = false;
@@ -213,7 +213,7 @@ void WorkerGroup::on_started(int local_rank, std::uint64_t number, Result<void> 
   look_whether_all_run();
 }
 
-void WorkerGroup::worker_runs(int local_rank) {
+void Workers::worker_runs(int local_rank) {
   const int rank = identity_of(local_rank).rank;
   if (std::ranges::count(job_.debugged_ranks, rank) > 0) {
     // It looks for gdbserver in the folders of PATH.
@@ -228,17 +228,17 @@ void WorkerGroup::worker_runs(int local_rank) {
 }
 
 // Standbys are made beside workers that run, not beside those that wait for a file server.
-void WorkerGroup::look_whether_all_run() {
+void Workers::look_whether_all_run() {
   if (is_stopping_ || std::ranges::any_of(workers_, &Worker::is_starting)) return;
   standbys_.round_runs();
 }
 
-WorkerIdentity WorkerGroup::identity_of(int local_rank) const {
+WorkerIdentity Workers::identity_of(int local_rank) const {
   return {local_rank, round_.rank_offset + local_rank, job_.role, parts_.host};
 }
 
 // What a worker of that rank is started with, but for its streams and its keeper's slot.
-PreparedStandbys::Blueprint WorkerGroup::blueprint(int local_rank, const std::string& error_file) {
+PreparedStandbys::Blueprint Workers::blueprint(int local_rank, const std::string& error_file) {
   ChildEnvironment environment = worker_environment(job_, round_, local_rank, error_file);
   environment.set(kAgentVariable, parts_.agent_id);
   PreparedStandbys::Blueprint made;
@@ -262,7 +262,7 @@ PreparedStandbys::Blueprint WorkerGroup::blueprint(int local_rank, const std::st
   return made;
 }
 
-Result<void> WorkerGroup::start_one(int local_rank) {
+Result<void> Workers::start_one(int local_rank) {
   const WorkerIdentity identity = identity_of(local_rank);
   auto streams = output_.open(number(round_.round), identity);
   if (!streams) return fail(std::move(streams.error()));
@@ -310,11 +310,11 @@ Result<void> WorkerGroup::start_one(int local_rank) {
   return {};
 }
 
-WorkerProcess::OnEnd WorkerGroup::teller_of_end(int local_rank, std::uint64_t number) {
+WorkerProcess::OnEnd Workers::teller_of_end(int local_rank, std::uint64_t number) {
   return [this, local_rank, number](ExitStatus status) { on_end(local_rank, number, status); };
 }
 
-void WorkerGroup::note_process(int local_rank, WorkerProcess& process) {
+void Workers::note_process(int local_rank, WorkerProcess& process) {
   process_groups_.insert(process.pid());
   process.tell_of_rest([log = parts_.log,
                         rank = identity_of(local_rank).rank](const std::string& processes) {
@@ -325,7 +325,7 @@ void WorkerGroup::note_process(int local_rank, WorkerProcess& process) {
   });
 }
 
-WorkerLink::Hooks WorkerGroup::link_hooks(int local_rank) {
+WorkerLink::Hooks Workers::link_hooks(int local_rank) {
   return {.misuse =
               [log = parts_.log, rank = identity_of(local_rank).rank](std::string_view what) {
                 log.warn("rank " + std::to_string(rank) + " " + std::string(what));
@@ -355,7 +355,7 @@ WorkerLink::Hooks WorkerGroup::link_hooks(int local_rank) {
 }
 
 // A worker can run without its link, so an error (a limit, a seccomp filter) does not stop the job.
-std::shared_ptr<WorkerLink> WorkerGroup::make_link(ChildEnvironment& environment) {
+std::shared_ptr<WorkerLink> Workers::make_link(ChildEnvironment& environment) {
   // The agent's own, if it is itself a worker.
   for (const char* const name :
        {link::kSocketVariable, link::kPageVariable, record::kVariable, link::kSnapshotVariable,
@@ -385,7 +385,7 @@ std::shared_ptr<WorkerLink> WorkerGroup::make_link(ChildEnvironment& environment
 }
 
 // Without them the program runs the same.
-void WorkerGroup::add_python_hooks(ProcessSpec& spec, ChildEnvironment& environment) {
+void Workers::add_python_hooks(ProcessSpec& spec, ChildEnvironment& environment) {
   if (!python_hooks_) {
     auto made = file_in_memory("ddprun-hooks", kHooksArchive);
     if (!made) return parts_.log.debug("no hooks for Python: " + made.error().to_string());
@@ -398,7 +398,7 @@ void WorkerGroup::add_python_hooks(ProcessSpec& spec, ChildEnvironment& environm
 
 // ---- a round is stopped
 
-void WorkerGroup::signal(int local_rank, int signal) {
+void Workers::signal(int local_rank, int signal) {
   do_not_start();
   prepared_.round_is_over();
   WorkerProcess* const process = worker(local_rank).process.get();
@@ -412,24 +412,24 @@ void WorkerGroup::signal(int local_rank, int signal) {
   asks_to_end ? process->stop(signal) : process->signal_group(signal);
 }
 
-void WorkerGroup::ask_to_leave(int local_rank, int signal) {
+void Workers::ask_to_leave(int local_rank, int signal) {
   do_not_start();
   const Worker& asked = worker(local_rank);
   if (!asked.process || (asked.link && asked.link->ask_to_leave())) return;
   asked.process->signal_worker(signal);  // not to its children: they may not handle the signal
 }
 
-void WorkerGroup::tell_group_broken(int rank) {
+void Workers::tell_group_broken(int rank) {
   for (const Worker& each : workers_) {
     if (each.process && each.link) each.link->tell_group_broken(round_.round, rank);
   }
 }
 
-void WorkerGroup::take_stacks() {
+void Workers::take_stacks() {
   stacks_.take([this] { emit(worker_event::StacksTaken{}); });
 }
 
-void WorkerGroup::close(bool spares_orphans) {
+void Workers::close(bool spares_orphans) {
   spares_orphans_ = spares_orphans;
   stacks_.round_closes();
   prepared_.round_is_over();
@@ -444,7 +444,7 @@ void WorkerGroup::close(bool spares_orphans) {
 }
 
 // Processes that were killed and whose end is awaited must not be taken for orphans.
-void WorkerGroup::go_on_closing() {
+void Workers::go_on_closing() {
   const bool are_gone =
       dying_.are_all_gone() && (prepared_.are_all_gone() || !close_timer_.is_armed());
   if (!is_closing_ || !are_gone) return;
@@ -455,7 +455,7 @@ void WorkerGroup::go_on_closing() {
 
 // ---- workers end
 
-void WorkerGroup::on_end(int local_rank, std::uint64_t number, ExitStatus status) {
+void Workers::on_end(int local_rank, std::uint64_t number, ExitStatus status) {
   if (dying_.ended(number)) {
     reaper_.reap();
     return go_on_closing();
@@ -463,7 +463,7 @@ void WorkerGroup::on_end(int local_rank, std::uint64_t number, ExitStatus status
   worker_ended(local_rank, status, worker(local_rank).process->pid());
 }
 
-void WorkerGroup::worker_ended(int local_rank, ExitStatus status, pid_t pid) {
+void Workers::worker_ended(int local_rank, ExitStatus status, pid_t pid) {
   output_.ended(local_rank);
   rdzv::WorkerFailure end = failure_of(local_rank, status, pid);
   emit(worker_event::Ending{local_rank, status, is_stopping_});
@@ -497,7 +497,7 @@ void WorkerGroup::worker_ended(int local_rank, ExitStatus status, pid_t pid) {
       });
 }
 
-void WorkerGroup::report_end(rdzv::WorkerFailure end, bool was_told_to_stop) {
+void Workers::report_end(rdzv::WorkerFailure end, bool was_told_to_stop) {
   worker_event::Ended event{std::move(end), was_told_to_stop, std::nullopt};
   if (event.end.status.is_success()) {
     prepared_.round_is_over();  // no worker is replaced from now on: the part of this one is done
@@ -507,7 +507,7 @@ void WorkerGroup::report_end(rdzv::WorkerFailure end, bool was_told_to_stop) {
   emit(std::move(event));
 }
 
-rdzv::WorkerFailure WorkerGroup::failure_of(int local_rank, ExitStatus status, pid_t pid) const {
+rdzv::WorkerFailure Workers::failure_of(int local_rank, ExitStatus status, pid_t pid) const {
   const Worker& its = worker(local_rank);
   rdzv::WorkerFailure failure;
   failure.rank = round_.rank_offset + local_rank;
@@ -531,7 +531,7 @@ rdzv::WorkerFailure WorkerGroup::failure_of(int local_rank, ExitStatus status, p
 
 // ---- replacement in place
 
-Result<PreparedStandbys::Blueprint> WorkerGroup::blueprint_of_prepared(int local_rank) {
+Result<PreparedStandbys::Blueprint> Workers::blueprint_of_prepared(int local_rank) {
   std::atomic<pid_t>* const slot = standbys_.free_slot();
   if (slot == nullptr && reaper_.keeper_slot(0) != nullptr) {
     return fail(ErrorCode::kResourceExhausted, "too many workers are still ending");
@@ -558,7 +558,7 @@ Result<PreparedStandbys::Blueprint> WorkerGroup::blueprint_of_prepared(int local
 }
 
 // From a blank standby, if one waits.
-Result<std::unique_ptr<WorkerProcess>> WorkerGroup::start_prepared(
+Result<std::unique_ptr<WorkerProcess>> Workers::start_prepared(
     const ProcessSpec& spec, WorkerProcess::OnEnd on_end, WorkerProcess::OnStarted on_started) {
   Result<std::unique_ptr<WorkerProcess>> process = standbys_.take(spec, on_end);
   if (*process != nullptr) {
@@ -571,12 +571,12 @@ Result<std::unique_ptr<WorkerProcess>> WorkerGroup::start_prepared(
   return process;
 }
 
-bool WorkerGroup::takes_part(const Worker& worker) {
+bool Workers::takes_part(const Worker& worker) {
   return worker.process && worker.link &&
          (worker.link->can_recover() || worker.link->is_prepared());
 }
 
-ReplacementCore::Standing WorkerGroup::standing_of(const Worker& worker) {
+ReplacementCore::Standing Workers::standing_of(const Worker& worker) {
   using Standing = ReplacementCore::Standing;
   if (!worker.process) return Standing::kGone;
   if (takes_part(worker)) return Standing::kTakesPart;
@@ -584,7 +584,7 @@ ReplacementCore::Standing WorkerGroup::standing_of(const Worker& worker) {
 }
 
 // Called when a worker has ended. A second dying worker has closed its link already; it gets a call of its own.
-std::optional<Replaceable> WorkerGroup::replaceable(const rdzv::WorkerFailure& failure) {
+std::optional<Replaceable> Workers::replaceable(const rdzv::WorkerFailure& failure) {
   const auto& before = worker(failure.local_rank).before;
   if (!before) return std::nullopt;  // the node has no standbys
   const auto [committed, generation] = before->recovered();
@@ -595,7 +595,7 @@ std::optional<Replaceable> WorkerGroup::replaceable(const rdzv::WorkerFailure& f
   return replacement_.failed(failure, remains, prepared_.waits(failure.local_rank), standings);
 }
 
-void WorkerGroup::on_hello(int local_rank) {
+void Workers::on_hello(int local_rank) {
   if (!job_.standbys.prepares) return;
   const Worker& its = worker(local_rank);
   if (!its.process || !its.link) return;
@@ -617,7 +617,7 @@ void WorkerGroup::on_hello(int local_rank) {
 }
 
 // The pidfd reports this end again later.
-void WorkerGroup::on_early_death(int local_rank, std::uint64_t number, int wait_status) {
+void Workers::on_early_death(int local_rank, std::uint64_t number, int wait_status) {
   Worker& its = worker(local_rank);
   if (!its.process || its.number != number) return;
   if (!replacement_.takes_early_death(prepared_.waits(local_rank))) return;
@@ -626,7 +626,7 @@ void WorkerGroup::on_early_death(int local_rank, std::uint64_t number, int wait_
   worker_ended(local_rank, status_of(wait_status), pid);
 }
 
-void WorkerGroup::replace(const Replace& what) {
+void Workers::replace(const Replace& what) {
   const std::optional<rdzv::WorkerFailure> failure = replacement_.replaced(what);
   pid_t newcomer = 0;
   if (what.local_rank) {
@@ -646,7 +646,7 @@ void WorkerGroup::replace(const Replace& what) {
   emit(worker_event::Replaced{what, newcomer});
 }
 
-bool WorkerGroup::take_place(int local_rank, const Replace& what) {
+bool Workers::take_place(int local_rank, const Replace& what) {
   const auto before = std::exchange(worker(local_rank).before, nullptr);
   if (!before || !prepared_.waits(local_rank)) return false;
   auto streams = output_.open(number(round_.round), identity_of(local_rank));
@@ -677,20 +677,20 @@ bool WorkerGroup::take_place(int local_rank, const Replace& what) {
   return true;
 }
 
-void WorkerGroup::on_committed(int local_rank, std::uint32_t generation) {
+void Workers::on_committed(int local_rank, std::uint32_t generation) {
   const bool is_over = replacement_.committed(local_rank, generation);
   emit(worker_event::Committed{local_rank, generation});
   if (is_over) dying_.let_end(kLastThreadLimit);
 }
 
-std::string WorkerGroup::why_no_standby() const {
+std::string Workers::why_no_standby() const {
   if (job_.restarts.max_restarts == 0) return "--max-restarts is 0, so there can be no restart";
   if (!job_.standbys.why_none.empty()) return job_.standbys.why_none;
   if (job_.standbys.wanted == 0) return "--standby is off";
   return "--standby=auto prepares no standby where there is a GPU; --standby=N does";
 }
 
-Result<void> WorkerGroup::kill_to_replace(int rank, const std::string& by) {
+Result<void> Workers::kill_to_replace(int rank, const std::string& by) {
   const int local_rank = rank - round_.rank_offset;
   const auto refuse = [](const std::string& why) { return fail(ErrorCode::kUnavailable, why); };
   if (local_rank < 0 || local_rank >= count() || !worker(local_rank).process) {
@@ -710,7 +710,7 @@ Result<void> WorkerGroup::kill_to_replace(int rank, const std::string& by) {
   return {};
 }
 
-std::optional<ReplacementStatus> WorkerGroup::replacement() const {
+std::optional<ReplacementStatus> Workers::replacement() const {
   auto status = prepared_.status();
   if (!status) return std::nullopt;
   status->can_recover = replacement_.could_all_recover();
@@ -721,7 +721,7 @@ std::optional<ReplacementStatus> WorkerGroup::replacement() const {
 
 // ---- at any time
 
-void WorkerGroup::signal_all(int signal) {
+void Workers::signal_all(int signal) {
   for (const Worker& each : workers_) {
     if (!each.process) continue;
     // A notice goes to the worker alone: its children may not handle the signal.
@@ -730,14 +730,14 @@ void WorkerGroup::signal_all(int signal) {
   if (signal == SIGCONT) prepared_.signal_all(SIGCONT);
 }
 
-void WorkerGroup::pause_all() {
+void Workers::pause_all() {
   for (const Worker& each : workers_) {
     if (each.process) each.process->pause();
   }
   prepared_.signal_all(SIGSTOP);
 }
 
-bool WorkerGroup::is_to_end(int local_rank, const std::string& hang, const std::string& stack) {
+bool Workers::is_to_end(int local_rank, const std::string& hang, const std::string& stack) {
   Worker& each = worker(local_rank);
   if (!each.process) return false;
   each.hang = hang;
@@ -746,20 +746,20 @@ bool WorkerGroup::is_to_end(int local_rank, const std::string& hang, const std::
 }
 
 // As far as their links tell. A program that joins the others need not report steps later.
-bool WorkerGroup::are_workers_starting() const {
+bool Workers::are_workers_starting() const {
   return std::ranges::any_of(workers_, [](const Worker& each) {
     const auto progress = each.link ? each.link->progress() : std::nullopt;
     return progress && !progress->step && progress->phase == WorkerPhase::kJoining;
   });
 }
 
-pid_t WorkerGroup::worker_like_a_zygote() const {
+pid_t Workers::worker_like_a_zygote() const {
   const auto worker = std::ranges::find_if(
       workers_, [](const Worker& each) { return each.link && each.link->can_be_zygote(); });
   return worker == workers_.end() ? 0 : worker->process->pid();
 }
 
-bool WorkerGroup::is_owned(pid_t child) const {
+bool Workers::is_owned(pid_t child) const {
   if (stacks_.owns(child) || dying_.owns(child)) return true;
   if (standbys_.owns(child) || prepared_.owns(child)) return true;
   return std::ranges::any_of(workers_, [child](const Worker& each) {

@@ -1,5 +1,5 @@
 // The workers of a node as the supervisor has them, with processes that are none.
-#include "agent/supervisor/worker_group.h"
+#include "agent/supervisor/workers.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -66,9 +66,9 @@ Result<std::unique_ptr<WorkerProcess>> start_fake(boost::asio::io_context&, cons
   return std::make_unique<FakeProcess>(started.size() - 1);
 }
 
-class WorkerGroupTest : public ::testing::Test {
+class WorkersTest : public ::testing::Test {
  protected:
-  WorkerGroupTest() {
+  WorkersTest() {
     started.clear();
     refusals.clear();
     job_.local_world_size = 2;
@@ -76,7 +76,7 @@ class WorkerGroupTest : public ::testing::Test {
   }
 
   // With whatever a test has put into the job.
-  WorkerGroup& group() {
+  Workers& group() {
     if (group_) return *group_;
     const Log log(console_, {{"DDPRUN_LOG_LEVEL", "critical"}});
     group_.emplace(
@@ -84,13 +84,13 @@ class WorkerGroupTest : public ::testing::Test {
         [this](const WorkerEvent& event) { note(event); }, &start_fake);
     return *group_;
   }
-  WorkerGroup& begun() {
+  Workers& begun() {
     rdzv::RoundStart start;
     start.round = Round{3};
     start.rank_offset = 4;
     start.world_size = 6;
     start.node_rank = 1;
-    group().begin(start, WorkerGroup::WantedSteps(2));
+    group().begin(start, Workers::WantedSteps(2));
     return group();
   }
   // Keeps what the observers see, and what the core gets.
@@ -134,7 +134,7 @@ class WorkerGroupTest : public ::testing::Test {
   Job job_;
   Output output_{loop_.get_executor(), console_, job_.output, "job", ""};
   std::optional<Keeper> keeper_;  // none is started
-  std::optional<WorkerGroup> group_;
+  std::optional<Workers> group_;
   std::vector<NodeEvent> events_;
   std::vector<pid_t> pids_;
   std::vector<int> ending_;
@@ -144,7 +144,7 @@ class WorkerGroupTest : public ::testing::Test {
   bool was_told_to_stop_ = false;
 };
 
-TEST_F(WorkerGroupTest, StartsAWorkerForEveryLocalRankWithItsOwnRank) {
+TEST_F(WorkersTest, StartsAWorkerForEveryLocalRankWithItsOwnRank) {
   EXPECT_EQ(begun().view().running(), 2);
   EXPECT_THAT(pids_, ElementsAre(100, 101));
   ASSERT_THAT(started, SizeIs(2));
@@ -154,8 +154,8 @@ TEST_F(WorkerGroupTest, StartsAWorkerForEveryLocalRankWithItsOwnRank) {
   EXPECT_THAT(events_, IsEmpty());
 }
 
-TEST_F(WorkerGroupTest, TheEndOfAWorkerIsSeenToldAndThenAnEvent) {
-  WorkerGroup& group = begun();
+TEST_F(WorkersTest, TheEndOfAWorkerIsSeenToldAndThenAnEvent) {
+  Workers& group = begun();
   end(1, ExitStatus::exited(3));
   EXPECT_THAT(ending_, ElementsAre(1));
   EXPECT_TRUE(is_readable_);
@@ -172,19 +172,19 @@ TEST_F(WorkerGroupTest, TheEndOfAWorkerIsSeenToldAndThenAnEvent) {
   EXPECT_EQ(group.view().progress(1), std::nullopt);
 }
 
-TEST_F(WorkerGroupTest, AWorkerThatSucceedsHasNoFailure) {
+TEST_F(WorkersTest, AWorkerThatSucceedsHasNoFailure) {
   begun();
   end(0, ExitStatus::exited(0));
   EXPECT_EQ(last_end().failure, std::nullopt);
 }
 
-TEST_F(WorkerGroupTest, WhoEndsWhileTheRoundIsStoppedWasToldTo) {
+TEST_F(WorkersTest, WhoEndsWhileTheRoundIsStoppedWasToldTo) {
   begun().round_stops();
   end(0, ExitStatus::killed(SIGTERM));
   EXPECT_TRUE(was_told_to_stop_);
 }
 
-TEST_F(WorkerGroupTest, AWorkerThatThePreemptionSignalEndsWasToldToStop) {
+TEST_F(WorkersTest, AWorkerThatThePreemptionSignalEndsWasToldToStop) {
   job_.preempt_signal = SIGUSR1;
   begun();
   end(0, ExitStatus::killed(SIGUSR1));
@@ -192,7 +192,7 @@ TEST_F(WorkerGroupTest, AWorkerThatThePreemptionSignalEndsWasToldToStop) {
   EXPECT_THAT(ending_, ElementsAre(0));
 }
 
-TEST_F(WorkerGroupTest, AProgramThatIsNotThereIsNotWorthARetry) {
+TEST_F(WorkersTest, AProgramThatIsNotThereIsNotWorthARetry) {
   const std::pair<ErrorCode, int> refused[] = {{ErrorCode::kNotFound, kExitNotFound},
                                                {ErrorCode::kPermissionDenied, kExitNotExecutable}};
   begun();
@@ -208,7 +208,7 @@ TEST_F(WorkerGroupTest, AProgramThatIsNotThereIsNotWorthARetry) {
   }
 }
 
-TEST_F(WorkerGroupTest, AStartThatMeetsALimitIsWorthARetryAndNoOtherIsTried) {
+TEST_F(WorkersTest, AStartThatMeetsALimitIsWorthARetryAndNoOtherIsTried) {
   refusals = {{ErrorCode::kResourceExhausted, "no process left", {}}};
   EXPECT_EQ(begun().view().running(), 0);
   EXPECT_THAT(started, IsEmpty());
@@ -221,8 +221,8 @@ TEST_F(WorkerGroupTest, AStartThatMeetsALimitIsWorthARetryAndNoOtherIsTried) {
   }
 }
 
-TEST_F(WorkerGroupTest, WorkersAreAwaitedUntilTheirProgramsAreExecuted) {
-  WorkerGroup& group = begun();
+TEST_F(WorkersTest, WorkersAreAwaitedUntilTheirProgramsAreExecuted) {
+  Workers& group = begun();
   EXPECT_THAT(events_, IsEmpty());
   EXPECT_THAT(group.view().what_starts({0, 1}),
               HasSubstr("ranks 4 and 5 wait for the kernel to execute /opt/train"));
@@ -235,8 +235,8 @@ TEST_F(WorkerGroupTest, WorkersAreAwaitedUntilTheirProgramsAreExecuted) {
   EXPECT_EQ(group.view().what_starts({0, 1}), "");
 }
 
-TEST_F(WorkerGroupTest, AWorkerWhoseProgramIsNotExecutedYetIsStoppedLikeAnyOther) {
-  WorkerGroup& group = begun();
+TEST_F(WorkersTest, AWorkerWhoseProgramIsNotExecutedYetIsStoppedLikeAnyOther) {
+  Workers& group = begun();
   group.round_stops();
   group.signal(0, SIGTERM);
   EXPECT_THAT(started[0].got, ElementsAre(std::pair("stop", SIGTERM)));
@@ -246,8 +246,8 @@ TEST_F(WorkerGroupTest, AWorkerWhoseProgramIsNotExecutedYetIsStoppedLikeAnyOther
   EXPECT_THAT(events_, SizeIs(2));
 }
 
-TEST_F(WorkerGroupTest, AKillIsOneAfterTheGraceOnlyWhenThatIsOver) {
-  WorkerGroup& group = begun();
+TEST_F(WorkersTest, AKillIsOneAfterTheGraceOnlyWhenThatIsOver) {
+  Workers& group = begun();
   group.signal(0, SIGTERM);
   group.signal(0, SIGKILL);
   EXPECT_THAT(killed_, IsEmpty());
@@ -260,14 +260,14 @@ TEST_F(WorkerGroupTest, AKillIsOneAfterTheGraceOnlyWhenThatIsOver) {
   EXPECT_THAT(killed_, ElementsAre(1)) << "the next round has a grace of its own";
 }
 
-TEST_F(WorkerGroupTest, WhoTakesNoRequestsOverItsLinkIsAskedToLeaveByTheSignalAlone) {
+TEST_F(WorkersTest, WhoTakesNoRequestsOverItsLinkIsAskedToLeaveByTheSignalAlone) {
   begun().ask_to_leave(1, SIGUSR1);
   EXPECT_THAT(started[1].got, ElementsAre(std::pair("worker", SIGUSR1)));
   EXPECT_THAT(started[0].got, IsEmpty());
 }
 
-TEST_F(WorkerGroupTest, SignalsOfJobControlReachGroupsAndNoticesTheWorkersAlone) {
-  WorkerGroup& group = begun();
+TEST_F(WorkersTest, SignalsOfJobControlReachGroupsAndNoticesTheWorkersAlone) {
+  Workers& group = begun();
   group.pause_all();
   group.signal_all(SIGCONT);
   group.signal_all(SIGUSR2);
@@ -279,8 +279,8 @@ TEST_F(WorkerGroupTest, SignalsOfJobControlReachGroupsAndNoticesTheWorkersAlone)
   EXPECT_THAT(started[1].got, SizeIs(3)) << "it has ended";
 }
 
-TEST_F(WorkerGroupTest, ARoundThatLeftNothingBehindIsClosedAtOnce) {
-  WorkerGroup& group = begun();
+TEST_F(WorkersTest, ARoundThatLeftNothingBehindIsClosedAtOnce) {
+  Workers& group = begun();
   end(0, ExitStatus::exited(0));
   end(1, ExitStatus::exited(0));
   group.close(/*spares_orphans=*/false);

@@ -37,15 +37,15 @@
 
 namespace ddprun::agent {
 
-class WorkerGroup {
+class Workers {
  public:
   using StartProcess = decltype(&WorkerProcess::start);
 
   using OnEvent = std::function<void(const WorkerEvent&)>;
   using WantedSteps = std::vector<std::optional<DowntimeClock::WantedStep>>;
   // prepare() starts the keeper, which outlives what is here.
-  WorkerGroup(AgentParts parts, std::optional<Keeper>& keeper, OnEvent on_event,
-              StartProcess start = &WorkerProcess::start);
+  Workers(AgentParts parts, std::optional<Keeper>& keeper, OnEvent on_event,
+          StartProcess start = &WorkerProcess::start);
 
   // Call it before the agent has another thread or child. `offer`: memory for snapshots that the keeper holds
   // after the agent's end; `snapshot`: the memory that workers get, else the group makes its own where it needs one.
