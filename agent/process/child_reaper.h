@@ -21,12 +21,12 @@
 #include <string_view>
 #include <vector>
 
-#include "agent/loop/timer.h"
 #include "agent/process/control_group.h"
 #include "agent/process/keeper.h"
 #include "agent/process/left_processes.h"
 #include "agent/process/orphans.h"
-#include "rendezvous/common/lifetime.h"
+#include "rendezvous/common/loop/lifetime.h"
+#include "rendezvous/common/loop/timer.h"
 #include "rendezvous/common/result.h"
 #include "rendezvous/common/unique_fd.h"
 
@@ -129,7 +129,7 @@ class ChildReaper {
   bool are_names_coming_ = false;
   std::chrono::steady_clock::time_point until_;
   std::chrono::milliseconds pause_{};
-  const rdzv::Lifetime lifetime_;
+  const Lifetime lifetime_;
 };
 
 }  // namespace ddprun::agent

@@ -18,9 +18,9 @@
 #include <string>
 #include <vector>
 
-#include "agent/loop/blocking_calls.h"
 #include "agent/process/process.h"
 #include "rendezvous/common/environment.h"
+#include "rendezvous/common/loop/blocking_calls.h"
 
 namespace ddprun::agent {
 

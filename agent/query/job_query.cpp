@@ -5,9 +5,9 @@
 #include <set>
 #include <utility>
 
-#include "agent/loop/timer.h"
 #include "agent/query/log_query.h"
 #include "rendezvous/common/limits.h"
+#include "rendezvous/common/loop/timer.h"
 #include "rendezvous/common/random_number.h"
 
 namespace ddprun::agent {

@@ -17,11 +17,11 @@
 #include <string_view>
 
 #include "agent/core/prepared_core.h"
-#include "agent/loop/blocking_calls.h"
-#include "agent/loop/timer.h"
 #include "agent/process/process.h"
 #include "agent/process/worker_link.h"
 #include "agent/status/node_status.h"
+#include "rendezvous/common/loop/blocking_calls.h"
+#include "rendezvous/common/loop/timer.h"
 #include "rendezvous/common/unique_fd.h"
 
 namespace ddprun::agent {

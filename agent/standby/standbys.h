@@ -19,12 +19,12 @@
 
 #include "agent/core/standby_core.h"
 #include "agent/job.h"
-#include "agent/loop/blocking_calls.h"
-#include "agent/loop/timer.h"
 #include "agent/process/process.h"
 #include "agent/standby/channel.h"
 #include "agent/standby/loaded_files.h"
 #include "agent/status/node_status.h"
+#include "rendezvous/common/loop/blocking_calls.h"
+#include "rendezvous/common/loop/timer.h"
 #include "rendezvous/common/unique_fd.h"
 
 namespace ddprun::agent {

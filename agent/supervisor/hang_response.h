@@ -13,11 +13,11 @@
 
 #include "agent/core/hang_response_core.h"
 #include "agent/failure/hang_report.h"
-#include "agent/loop/timer.h"
 #include "agent/query/hang_query.h"
 #include "agent/query/job_query.h"
 #include "agent/query/stack_query.h"
-#include "rendezvous/common/lifetime.h"
+#include "rendezvous/common/loop/lifetime.h"
+#include "rendezvous/common/loop/timer.h"
 
 namespace ddprun::agent {
 
@@ -77,7 +77,7 @@ class HangResponse {
   bool is_stepping_ = false;
   std::map<CaseId, Case> cases_;
   std::uint64_t last_case_ = 0;
-  const rdzv::Lifetime lifetime_;
+  const Lifetime lifetime_;
 };
 
 }  // namespace ddprun::agent

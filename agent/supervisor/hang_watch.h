@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "agent/core/wait_core.h"
-#include "agent/loop/timer.h"
 #include "agent/status/job_status.h"
-#include "rendezvous/common/lifetime.h"
+#include "rendezvous/common/loop/lifetime.h"
+#include "rendezvous/common/loop/timer.h"
 #include "rendezvous/round/hang_core.h"
 #include "rendezvous/store/store_server.h"
 
@@ -77,7 +77,7 @@ class HangWatch {
   };
   std::vector<Told> told_hung_;
   rdzv::LongestWait longest_;
-  const rdzv::Lifetime lifetime_;
+  const Lifetime lifetime_;
 };
 
 }  // namespace ddprun::agent

@@ -11,11 +11,11 @@
 #include <string>
 #include <vector>
 
-#include "agent/loop/timer.h"
 #include "agent/process/stack_dump.h"
 #include "agent/query/stack_query.h"
 #include "rendezvous/common/environment.h"
-#include "rendezvous/common/lifetime.h"
+#include "rendezvous/common/loop/lifetime.h"
+#include "rendezvous/common/loop/timer.h"
 
 namespace ddprun::agent {
 
@@ -40,7 +40,7 @@ class StackRequest {
   std::size_t asked_ = 0;
   Done done_;
   Timer limit_;
-  const rdzv::Lifetime lifetime_;
+  const Lifetime lifetime_;
 };
 
 }  // namespace ddprun::agent

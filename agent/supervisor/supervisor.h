@@ -18,7 +18,6 @@
 
 #include "agent/core/node_core.h"
 #include "agent/events/core_recorder.h"
-#include "agent/loop/timer.h"
 #include "agent/supervisor/hang_response.h"
 #include "agent/supervisor/hang_watch.h"
 #include "agent/supervisor/job_end.h"
@@ -29,6 +28,7 @@
 #include "agent/supervisor/query_port.h"
 #include "agent/supervisor/round_store.h"
 #include "agent/supervisor/worker_group.h"
+#include "rendezvous/common/loop/timer.h"
 #include "rendezvous/common/stop_repeats.h"
 #include "rendezvous/net/received_signals.h"
 

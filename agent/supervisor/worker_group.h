@@ -19,8 +19,6 @@
 #include <vector>
 
 #include "agent/core/node_core.h"
-#include "agent/loop/blocking_calls.h"
-#include "agent/loop/timer.h"
 #include "agent/process/child_reaper.h"
 #include "agent/process/death_watch.h"
 #include "agent/process/oom_watch.h"
@@ -31,6 +29,8 @@
 #include "agent/standby/standbys.h"
 #include "agent/supervisor/parts.h"
 #include "agent/supervisor/stack_request.h"
+#include "rendezvous/common/loop/blocking_calls.h"
+#include "rendezvous/common/loop/timer.h"
 #include "rendezvous/common/unique_fd.h"
 #include "rendezvous/round/hang_core.h"
 

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "rendezvous/common/lifetime.h"
+#include "rendezvous/common/loop/lifetime.h"
 #include "rendezvous/common/random_number.h"
 #include "rendezvous/etcd/election_core.h"
 #include "rendezvous/etcd/etcd_client.h"

@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "rendezvous/common/clock.h"
-#include "rendezvous/common/lifetime.h"
+#include "rendezvous/common/loop/lifetime.h"
 #include "rendezvous/leader/admission.h"
 #include "rendezvous/leader/leader.h"
 #include "rendezvous/net/transport.h"

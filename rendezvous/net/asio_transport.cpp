@@ -10,7 +10,7 @@
 #include <chrono>
 #include <utility>
 
-#include "rendezvous/common/lifetime.h"
+#include "rendezvous/common/loop/lifetime.h"
 #include "rendezvous/net/beside_loop.h"
 #include "rendezvous/net/connection.h"
 #include "rendezvous/net/name_lookup.h"

@@ -16,7 +16,7 @@
 #include <optional>
 #include <utility>
 
-#include "rendezvous/common/lifetime.h"
+#include "rendezvous/common/loop/lifetime.h"
 #include "rendezvous/common/result.h"
 #include "rendezvous/common/thread.h"
 #include "rendezvous/common/unique_fd.h"

@@ -1,5 +1,5 @@
 // Calls that hang, beside an event loop that does not.
-#include "agent/loop/blocking_calls.h"
+#include "rendezvous/common/loop/blocking_calls.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -13,9 +13,9 @@
 #include <thread>
 #include <vector>
 
-#include "tests/unit/agent/output/output_fixture.h"
+#include "tests/support/run_until.h"
 
-namespace ddprun::agent {
+namespace ddprun {
 namespace {
 
 using namespace std::chrono_literals;
@@ -110,4 +110,4 @@ TEST_F(Calls, AnAnswerUnderWayToAnOwnerThatIsGoneIsDropped) {
 }
 
 }  // namespace
-}  // namespace ddprun::agent
+}  // namespace ddprun

@@ -16,7 +16,7 @@
 
 #include "rendezvous/common/thread.h"
 
-namespace ddprun::agent {
+namespace ddprun {
 
 class BlockingCalls {
  public:
@@ -58,4 +58,4 @@ class BlockingCalls {
   std::optional<rdzv::Thread> thread_;
 };
 
-}  // namespace ddprun::agent
+}  // namespace ddprun

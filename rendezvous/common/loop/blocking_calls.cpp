@@ -1,4 +1,4 @@
-#include "agent/loop/blocking_calls.h"
+#include "rendezvous/common/loop/blocking_calls.h"
 
 #include <boost/asio/post.hpp>
 #include <condition_variable>
@@ -6,9 +6,9 @@
 #include <mutex>
 #include <set>
 
-#include "agent/loop/timer.h"
+#include "rendezvous/common/loop/timer.h"
 
-namespace ddprun::agent {
+namespace ddprun {
 
 using std::chrono::steady_clock;
 
@@ -145,4 +145,4 @@ void BlockingCalls::State::answer(const std::shared_ptr<Call>& call, bool is_the
   done(is_there);
 }
 
-}  // namespace ddprun::agent
+}  // namespace ddprun

@@ -7,7 +7,7 @@
 #include <memory>
 #include <utility>
 
-namespace ddprun::rdzv {
+namespace ddprun {
 
 class Lifetime {
  public:
@@ -32,4 +32,4 @@ class Lifetime {
   const std::shared_ptr<Token> token_ = std::make_shared<Token>();
 };
 
-}  // namespace ddprun::rdzv
+}  // namespace ddprun

@@ -1,4 +1,4 @@
-#include "agent/loop/timer.h"
+#include "rendezvous/common/loop/timer.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 #include <memory>
 #include <optional>
 
-namespace ddprun::agent {
+namespace ddprun {
 namespace {
 
 using namespace std::chrono_literals;
@@ -90,4 +90,4 @@ TEST(TimerTest, ACallbackMayDestroyIt) {
 }
 
 }  // namespace
-}  // namespace ddprun::agent
+}  // namespace ddprun

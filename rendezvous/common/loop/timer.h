@@ -11,7 +11,7 @@
 #include <memory>
 #include <utility>
 
-namespace ddprun::agent {
+namespace ddprun {
 
 class Timer {
  public:
@@ -52,4 +52,4 @@ class Timer {
   std::shared_ptr<Token> token_;  // null: not armed
 };
 
-}  // namespace ddprun::agent
+}  // namespace ddprun

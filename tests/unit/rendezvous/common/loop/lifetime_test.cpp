@@ -1,11 +1,11 @@
-#include "rendezvous/common/lifetime.h"
+#include "rendezvous/common/loop/lifetime.h"
 
 #include <gtest/gtest.h>
 
 #include <functional>
 #include <optional>
 
-namespace ddprun::rdzv {
+namespace ddprun {
 namespace {
 
 TEST(Lifetime, AHandlerComesAsOftenAsItIsCalledWhileItsOwnerLives) {
@@ -40,4 +40,4 @@ TEST(Lifetime, AHandlerMayEndItsOwner) {
 }
 
 }  // namespace
-}  // namespace ddprun::rdzv
+}  // namespace ddprun
