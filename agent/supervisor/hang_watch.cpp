@@ -3,14 +3,15 @@
 #include <algorithm>
 #include <utility>
 
+#include "rendezvous/common/own_pause.h"
+
 namespace ddprun::agent {
 namespace {
 
 using namespace std::chrono_literals;
 
 constexpr auto kEvery = 1s;
-constexpr auto kLate =
-    200ms;  // later than that, this agent was stopped, or the machine is very busy
+constexpr auto kLate = 200ms;  // for a look of an agent that runs
 
 bool has_waited(const NodeStatus& node, std::chrono::nanoseconds patience) {
   return std::ranges::any_of(node.workers, [patience](const WorkerStatus& worker) {
@@ -78,7 +79,7 @@ void HangWatch::look() {
   const int world_size = hooks_.world_size();
   if (world_size == 0) return forget();
   const auto now = Clock::now();
-  if (now > due_ + kLate) gap_ += now - due_;
+  gap_ += own_pause(due_, now, kLate);
   look_later();
   const NodeStatus node = hooks_.node();
   for (const WorkerStatus& worker : node.workers) {
