@@ -81,19 +81,13 @@ PreparedStandbys::PreparedStandbys(boost::asio::io_context& io, bool are_wanted,
       hooks_(std::move(hooks)),
       core_(are_wanted, local_world_size),
       timer_(io),
+      events_([this](const prepared::Event& event) { step(event); }),
       calls_(io.get_executor(), "ddprun-prepared") {}
 
-void PreparedStandbys::post(prepared::Event event) {
-  events_.push_back(std::move(event));
-  if (std::exchange(is_stepping_, true)) return;
-  while (!events_.empty()) {
-    const prepared::Event next = std::move(events_.front());
-    events_.pop_front();
-    for (const prepared::Action& action : core_.step(next)) {
-      std::visit([this](const auto& each) { perform(each); }, action);
-    }
+void PreparedStandbys::step(const prepared::Event& event) {
+  for (const prepared::Action& action : core_.step(event)) {
+    std::visit([this](const auto& each) { perform(each); }, action);
   }
-  is_stepping_ = false;
 }
 
 void PreparedStandbys::perform(const prepared::ArmTimer& action) {

@@ -8,7 +8,6 @@
 
 #include <chrono>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <list>
 #include <memory>
@@ -21,6 +20,7 @@
 #include "agent/process/worker_link.h"
 #include "agent/status/node_status.h"
 #include "rendezvous/common/loop/blocking_calls.h"
+#include "rendezvous/common/loop/run_to_completion.h"
 #include "rendezvous/common/loop/timer.h"
 #include "rendezvous/common/unique_fd.h"
 
@@ -89,7 +89,8 @@ class PreparedStandbys {
   void perform(const prepared::Make& action);
   void perform(const prepared::EndAll&);
   void perform(const prepared::Tell& action) { hooks_.tell(action.sentence); }
-  void post(prepared::Event event);
+  void post(prepared::Event event) { events_.post(std::move(event)); }
+  void step(const prepared::Event& event);
 
   Result<void> make(int local_rank);
   void on_hello(const Standby& standby);
@@ -102,8 +103,7 @@ class PreparedStandbys {
   const Hooks hooks_;
   prepared::Core core_;
   Timer timer_;
-  std::deque<prepared::Event> events_;  // that the core has not seen yet
-  bool is_stepping_ = false;
+  RunToCompletion<prepared::Event> events_;
   BlockingCalls calls_;  // the programs that processes run
   std::list<Standby> standbys_;
   std::list<std::unique_ptr<WorkerProcess>> ending_;  // killed, until they are reaped

@@ -110,6 +110,7 @@ Standbys::Standbys(boost::asio::io_context& io, const Job& job, std::string agen
       hooks_(std::move(hooks)),
       core_(job.standbys),
       timer_(io),
+      events_([this](const standby::Event& event) { step(event); }),
       calls_(io.get_executor(), "ddprun-standby") {
   if (core_.wanted() > 0 && wants_python_hooks(job)) {
     imports_file_ = UniqueFd(::memfd_create("ddprun-imports", MFD_CLOEXEC));
@@ -176,17 +177,13 @@ std::vector<ImportTime> Standbys::repeated_imports() const {
 }
 
 void Standbys::post(standby::Event event) {
-  events_.push_back(std::move(event));
-  if (std::exchange(is_stepping_, true)) return;
-  while (!events_.empty()) {
-    const standby::Event next = std::move(events_.front());
-    events_.pop_front();
-    for (const standby::Action& action : core_.step(next)) {
-      std::visit([this](const auto& each) { perform(each); }, action);
-    }
+  if (events_.post(std::move(event))) start_when_ready();
+}
+
+void Standbys::step(const standby::Event& event) {
+  for (const standby::Action& action : core_.step(event)) {
+    std::visit([this](const auto& each) { perform(each); }, action);
   }
-  is_stepping_ = false;
-  start_when_ready();
 }
 
 void Standbys::start_when_ready() {

@@ -8,7 +8,6 @@
 #include <atomic>
 #include <boost/asio/io_context.hpp>
 #include <cstddef>
-#include <deque>
 #include <functional>
 #include <list>
 #include <memory>
@@ -24,6 +23,7 @@
 #include "agent/standby/loaded_files.h"
 #include "agent/status/node_status.h"
 #include "rendezvous/common/loop/blocking_calls.h"
+#include "rendezvous/common/loop/run_to_completion.h"
 #include "rendezvous/common/loop/timer.h"
 #include "rendezvous/common/unique_fd.h"
 
@@ -96,6 +96,7 @@ class Standbys {
   void perform(const standby::EndStandbys&);
   void perform(const standby::Tell& action) { hooks_.tell(action.sentence, action.is_bad); }
   void post(standby::Event event);
+  void step(const standby::Event& event);
   void start_when_ready();
   void on_timer(const std::string& why_program_is_none);
 
@@ -128,8 +129,7 @@ class Standbys {
   std::vector<std::string> loaded_packages_;  // by the zygote
   std::function<void()> ready_;               // round_begins() was given it
 
-  std::deque<standby::Event> events_;  // that the core has not seen yet
-  bool is_stepping_ = false;
+  RunToCompletion<standby::Event> events_;
 
   std::unique_ptr<Channel> zygote_channel_;
   Child zygote_;

@@ -20,7 +20,10 @@ RankStack stack_of(const WorkerStacks& worker) {
 }
 
 HangResponse::HangResponse(boost::asio::io_context& io, bool ends, Hooks hooks)
-    : io_(io), hooks_(std::move(hooks)), core_(ends) {}
+    : io_(io),
+      hooks_(std::move(hooks)),
+      core_(ends),
+      events_([this](const hang_response::Event& event) { step(event); }) {}
 
 void HangResponse::respond(const rdzv::Hung& hung, const JobStatus& status) {
   const CaseId id = new_case();
@@ -34,19 +37,12 @@ HangResponse::CaseId HangResponse::new_case() {
   return id;
 }
 
-void HangResponse::post(hang_response::Event event) {
-  events_.push_back(std::move(event));
-  if (std::exchange(is_stepping_, true)) return;
-  while (!events_.empty()) {
-    const hang_response::Event next = std::move(events_.front());
-    events_.pop_front();
-    const auto actions = core_.step(next);
-    hooks_.record(next, actions.size());
-    for (const hang_response::Action& action : actions) {
-      std::visit([this](const auto& each) { perform(each); }, action);
-    }
+void HangResponse::step(const hang_response::Event& event) {
+  const auto actions = core_.step(event);
+  hooks_.record(event, actions.size());
+  for (const hang_response::Action& action : actions) {
+    std::visit([this](const auto& each) { perform(each); }, action);
   }
-  is_stepping_ = false;
 }
 
 // Both answers come, or their limits: this node's, and those of all others.

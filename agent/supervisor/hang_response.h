@@ -4,7 +4,6 @@
 
 #include <boost/asio/io_context.hpp>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <map>
 #include <optional>
@@ -17,6 +16,7 @@
 #include "agent/query/job_query.h"
 #include "agent/query/stack_query.h"
 #include "rendezvous/common/loop/lifetime.h"
+#include "rendezvous/common/loop/run_to_completion.h"
 #include "rendezvous/common/loop/timer.h"
 
 namespace ddprun::agent {
@@ -58,7 +58,8 @@ class HangResponse {
     Timer timer;
   };
 
-  void post(hang_response::Event event);
+  void post(hang_response::Event event) { events_.post(std::move(event)); }
+  void step(const hang_response::Event& event);
   void perform(const hang_response::TakeStacks& action);
   void perform(const hang_response::Report& action);
   void perform(const hang_response::ReportWait& action);
@@ -73,8 +74,7 @@ class HangResponse {
   boost::asio::io_context& io_;
   const Hooks hooks_;
   hang_response::Core core_;
-  std::deque<hang_response::Event> events_;  // that the core has not seen yet
-  bool is_stepping_ = false;
+  RunToCompletion<hang_response::Event> events_;
   std::map<CaseId, Case> cases_;
   std::uint64_t last_case_ = 0;
   const Lifetime lifetime_;
