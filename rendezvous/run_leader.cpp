@@ -144,7 +144,7 @@ class StandaloneLeader {
   RoundServer server_;
   std::optional<Notices> notices_;  // while nodes are awaited
   bool has_told_where_ = false;
-  const std::unique_ptr<Timer> notice_timer_;
+  const std::unique_ptr<TransportTimer> notice_timer_;
   std::optional<int> stopped_by_;
   bool is_in_a_hurry_ = false;
   std::optional<Round> told_;
