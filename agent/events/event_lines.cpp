@@ -1,8 +1,8 @@
 #include "agent/events/event_lines.h"
 
 #include "agent/text/json_fields.h"
-#include "agent/text/time_text.h"
 #include "rendezvous/common/exit_codes.h"
+#include "rendezvous/common/text/time_text.h"
 
 namespace ddprun::agent {
 

@@ -6,9 +6,9 @@
 #include <limits>
 #include <vector>
 
-#include "agent/text/time_text.h"
 #include "rendezvous/common/exit_codes.h"
 #include "rendezvous/common/foreign_text.h"
+#include "rendezvous/common/text/time_text.h"
 #include "rendezvous/round/hang_core.h"
 
 namespace ddprun::agent {

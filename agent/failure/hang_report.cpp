@@ -5,8 +5,8 @@
 #include <tuple>
 #include <utility>
 
-#include "agent/text/rank_ranges.h"
 #include "rendezvous/common/foreign_text.h"
+#include "rendezvous/common/text/ranks.h"
 
 namespace ddprun::agent {
 namespace {

@@ -14,11 +14,11 @@
 #include "agent/failure/failure_report.h"
 #include "agent/process/control_group.h"
 #include "agent/process/process.h"
-#include "rendezvous/common/duration_text.h"
 #include "rendezvous/common/exit_codes.h"
 #include "rendezvous/common/foreign_text.h"
 #include "rendezvous/common/parse_number.h"
 #include "rendezvous/common/signals_blocked.h"
+#include "rendezvous/common/text/durations.h"
 #include "rendezvous/leader/leader_address.h"
 
 namespace ddprun::agent {

@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "agent/query/stack_query.h"
-#include "agent/text/rank_ranges.h"
 #include "launcher/ctl/control_client.h"
 #include "launcher/ctl/ddpctl.h"
 #include "rendezvous/common/foreign_text.h"
+#include "rendezvous/common/text/ranks.h"
 
 namespace ddprun::cli {
 namespace {
@@ -82,7 +82,7 @@ std::string indented(std::string_view lines, std::string_view indent) {
 std::string text_of(const Workers& group, bool shows_all) {
   constexpr std::size_t kHostsNamed = 4;
   const auto& [doing, ranks, hosts, pid] = group;
-  std::string text = agent::rank_ranges(ranks) + " on ";
+  std::string text = rank_ranges(ranks) + " on ";
   for (std::size_t i = 0; i < std::min(hosts.size(), kHostsNamed); ++i) {
     text += (i == 0 ? "" : ", ") + hosts[i];
   }

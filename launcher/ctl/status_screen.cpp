@@ -5,9 +5,9 @@
 #include <map>
 #include <vector>
 
-#include "agent/text/time_text.h"
 #include "launcher/cli/text.h"
 #include "rendezvous/common/foreign_text.h"
+#include "rendezvous/common/text/time_text.h"
 
 namespace ddprun::cli {
 namespace {
@@ -341,7 +341,7 @@ std::string restarts(const JobStatus& status) {
   std::vector<Row> rows;
   const auto& all = node->recent_restarts;
   for (std::size_t i = all.size() - std::min(all.size(), kShown); i < all.size(); ++i) {
-    rows.push_back({agent::time_text("%H:%M:%S", all[i].when), "round " + to_string(all[i].round),
+    rows.push_back({time_text("%H:%M:%S", all[i].when), "round " + to_string(all[i].round),
                     time_in_words(all[i].downtime.total()) + " down", repeated_of(all[i].downtime),
                     printable(all[i].sentence) + (all[i].generation ? ", replaced in place" : "")});
   }

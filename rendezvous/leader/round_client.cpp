@@ -5,10 +5,10 @@
 #include <utility>
 #include <vector>
 
-#include "rendezvous/common/duration_text.h"
 #include "rendezvous/common/limits.h"
 #include "rendezvous/common/notice_times.h"
 #include "rendezvous/common/random_number.h"
+#include "rendezvous/common/text/durations.h"
 #include "rendezvous/leader/token.h"
 #include "rendezvous/net/name_lookup.h"
 #include "rendezvous/round/resend_queue.h"

@@ -5,7 +5,7 @@
 #include <ctime>
 #include <string>
 
-namespace ddprun::agent {
+namespace ddprun {
 
 // As strftime writes it ("%H:%M:%S"): of this machine's time zone, or with ::gmtime_r of UTC.
 inline std::string time_text(const char* format, std::chrono::system_clock::time_point when,
@@ -24,4 +24,4 @@ inline std::string milliseconds_of(std::chrono::system_clock::time_point when) {
   return "." + std::to_string(1000 + rest).substr(1);
 }
 
-}  // namespace ddprun::agent
+}  // namespace ddprun

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-namespace ddprun::agent {
+namespace ddprun {
 
 inline std::string rank_ranges(const std::vector<int>& sorted) {
   std::string text = sorted.size() == 1 ? "rank " : "ranks ";
@@ -19,4 +19,4 @@ inline std::string rank_ranges(const std::vector<int>& sorted) {
   return text;
 }
 
-}  // namespace ddprun::agent
+}  // namespace ddprun
