@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "rendezvous/common/text/durations.h"
+
 namespace ddprun::agent::standby {
 
 Core::Core(StandbySpec spec)
@@ -44,15 +46,14 @@ void Core::on(Out& out, const TimerFired& fired) {
       return try_python(out);
     case State::kTrying:
       out.emplace_back(EndZygote{});
-      return turn_off(out, "its Python does not start in " +
-                               std::to_string(kTrialLimit / std::chrono::seconds(1)) + " s");
+      return turn_off(out, "its Python does not start in " + duration_text(kTrialLimit));
     case State::kLoading:
       if (delays_start_) return start_late(out);
       out.emplace_back(EndZygote{});
       return load_less(out, "",
                        (spec_.is_program ? "the program has not come to its Context in "
                                          : "loading modules did not end in ") +
-                           std::to_string(kLoadLimit / std::chrono::seconds(1)) + " s");
+                           duration_text(kLoadLimit));
     case State::kReady:
       if (delays_start_) return start_late(out);
       return fork_missing(out);
@@ -196,7 +197,7 @@ void Core::try_python(Out& out) {
 void Core::start_late(Out& out) {
   out.emplace_back(
       Tell{"the workers start one by one: loading their modules once for all did not end in " +
-               std::to_string(kFirstLimit / std::chrono::seconds(1)) + " s",
+               duration_text(kFirstLimit),
            /*is_bad=*/true});
   start_without(out);
 }

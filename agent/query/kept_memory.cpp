@@ -14,6 +14,7 @@
 #include "agent/text/json_text.h"
 #include "rendezvous/common/descriptor_message.h"
 #include "rendezvous/common/foreign_text.h"
+#include "rendezvous/common/text/durations.h"
 
 namespace ddprun::agent {
 namespace {
@@ -137,7 +138,7 @@ std::optional<KeptMemory> kept_memory_from(std::string_view line) {
 std::string describe(const KeptMemory& memory) {
   constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
   return std::to_string((memory.bytes + kMiB - 1) / kMiB) + " MiB are kept for another " +
-         std::to_string(std::chrono::ceil<std::chrono::seconds>(memory.left).count()) + " s";
+         duration_text(std::chrono::ceil<std::chrono::seconds>(memory.left));
 }
 
 std::vector<KeptMemory> find_memories(const Environment& environment, uid_t user,

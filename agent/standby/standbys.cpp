@@ -24,6 +24,7 @@
 #include "rendezvous/common/cgroup.h"
 #include "rendezvous/common/file_text.h"
 #include "rendezvous/common/foreign_text.h"
+#include "rendezvous/common/text/lists.h"
 
 namespace ddprun::agent {
 namespace {
@@ -38,15 +39,7 @@ constexpr std::size_t kSlotsPerStandby = 2;
 // One that waits, its worker, and one that is still ending.
 constexpr std::size_t kSlotsPerRank = 3;
 constexpr std::uint64_t kRoomNeeded = 1ULL << 30;  // PyTorch takes half of it
-
-std::string joined(const std::vector<std::string>& parts) {
-  std::string text;
-  for (const std::string& part : parts) {
-    if (!text.empty()) text += '\0';
-    text += part;
-  }
-  return text;
-}
+constexpr std::string_view kZero("\0", 1);         // between the strings of a file in memory
 
 std::vector<std::string> lines_of(std::string_view text) {
   std::vector<std::string> lines;
@@ -338,7 +331,7 @@ void Standbys::on_zygote_end(standby::Event how) {
 void Standbys::perform(const standby::LoadModules& action) {
   std::vector<std::string> names = action.names;
   for (const std::string& name : action.left_out) names.push_back("-" + name);
-  const auto list = file_in_memory("ddprun-modules", joined(names));
+  const auto list = file_in_memory("ddprun-modules", joined(names, kZero));
   if (!list) return post(standby::CannotStart{list.error().to_string()});
   if (!zygote_channel_ || !zygote_.process) return;  // its end is about to be told
   if (!core_.delays_start()) {
@@ -470,7 +463,7 @@ std::unique_ptr<WorkerProcess> Standbys::take(const ProcessSpec& spec,
 }
 
 bool Standbys::become(Standby& standby, const ProcessSpec& spec) {
-  const auto environment = file_in_memory("ddprun-environment", joined(spec.environment));
+  const auto environment = file_in_memory("ddprun-environment", joined(spec.environment, kZero));
   if (!environment) return false;
   const pid_t pid = standby.child.process->pid();
   const bool has_link = spec.link_socket_fd >= 0;

@@ -19,6 +19,7 @@
 #include "rendezvous/common/parse_number.h"
 #include "rendezvous/common/signals_blocked.h"
 #include "rendezvous/common/text/durations.h"
+#include "rendezvous/common/text/ranks.h"
 #include "rendezvous/leader/leader_address.h"
 
 namespace ddprun::agent {
@@ -234,7 +235,7 @@ void Supervisor::perform(const WaitForSaving& action) {
     ranks.push_back(workers_.round().rank_offset + local_rank);
   }
   const bool is_one = ranks.size() == 1;
-  log_.warn(printable(rdzv::ranks_in_words(ranks)) +
+  log_.warn(printable(ranks_in_words(ranks)) +
             (is_one ? " handles SIGTERM and is" : " handle SIGTERM and are") +
             " outside of collectives: what " + (is_one ? "it saves" : "they save") +
             " has at most " + duration_text(action.left) +
@@ -333,7 +334,7 @@ HangWatch::Hooks Supervisor::hang_hooks() {
           [this](const rdzv::Hung& hung, const JobStatus& status, const rdzv::HangRules& rules) {
             note_calls(status, rules);
             if (hung.is_verdict()) {
-              log_.warn(rdzv::ranks_in_words(hung.ranks) + " hung: " + sentence(hung));
+              log_.warn(ranks_in_words(hung.ranks) + " hung: " + sentence(hung));
               observers_.events.write(HangSeen{workers_.round().round, hung});
             } else {
               log_.warn(sentence(hung) + "; --hang-timeout=auto reports it and kills nothing");
@@ -428,7 +429,7 @@ void Supervisor::tell_of_store(const std::vector<rdzv::StoreWait>& waits) {
 }
 
 void Supervisor::report_hang(const HangReport& report) {
-  const std::string who = printable(rdzv::ranks_in_words(report.hung.ranks));
+  const std::string who = printable(ranks_in_words(report.hung.ranks));
   const std::string why = !report.hung.is_verdict()       ? "others wait for " + who
                           : report.hung.ranks.size() == 1 ? who + " hangs"
                                                           : who + " hang";
@@ -448,7 +449,7 @@ void Supervisor::perform(const ShowLate& action) {
     for (const WorkerStacks& each : workers) stacks[each.rank] = stack_of(each);
     JobStatus status;
     status.nodes.push_back(node_status(0));
-    const std::string who = printable(rdzv::ranks_in_words(ranks));
+    const std::string who = printable(ranks_in_words(ranks));
     rdzv::Hung late;
     late.ranks = ranks;
     console_.say(Stream::kStderr, "ddprun: a worker was replaced " + duration_text(kLateRegroup) +

@@ -22,6 +22,7 @@
 #include "agent/standby/background.h"
 #include "rendezvous/common/exit_codes.h"
 #include "rendezvous/common/foreign_text.h"
+#include "rendezvous/common/text/ranks.h"
 
 namespace ddprun::agent {
 namespace {
@@ -257,7 +258,7 @@ std::string WorkerGroup::what_starts(const std::vector<int>& local_ranks) const 
     if (worker(local_rank).is_starting) ranks.push_back(identity_of(local_rank).rank);
   }
   if (ranks.empty()) return "";  // their log files are awaited, or standbys
-  return printable(rdzv::ranks_in_words(ranks)) + (ranks.size() == 1 ? " waits" : " wait") +
+  return printable(ranks_in_words(ranks)) + (ranks.size() == 1 ? " waits" : " wait") +
          " for the kernel to execute " + printable(job_.program.path) +
          ": the file system that has the program does not answer";
 }

@@ -28,6 +28,7 @@
 
 #include "rendezvous/common/loop/timer.h"
 #include "rendezvous/common/result.h"
+#include "rendezvous/common/text/durations.h"
 #include "rendezvous/http/http_client.h"
 #include "rendezvous/net/name_lookup.h"
 
@@ -177,8 +178,7 @@ class ConnectionOf : public HttpConnection,
     deadline_.arm(options_.time_limit, [this] {
       const auto self = this->shared_from_this();  // its owner may drop it at its end
       end(Error{ErrorCode::kTimeout, who() + " did not answer within " +
-                                         std::to_string(options_.time_limit.count()) + " ms" +
-                                         what_was_under_way_});
+                                         duration_text(options_.time_limit) + what_was_under_way_});
     });
     if (is_open_) return write();
     under_way(" (its name is being looked up)");

@@ -6,6 +6,7 @@
 
 #include "rendezvous/common/exit_codes.h"
 #include "rendezvous/common/own_pause.h"
+#include "rendezvous/common/text/ranks.h"
 #include "rendezvous/round/hang_core.h"
 #include "rendezvous/round/hello_check.h"
 #include "rendezvous/round/job_outcomes.h"
