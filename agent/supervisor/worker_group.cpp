@@ -90,7 +90,6 @@ WorkerGroup::WorkerGroup(AgentParts parts, std::optional<Keeper>& keeper, Events
       start_process_(start),
       reaper_(parts_.io, parts_.agent_id, keeper, reaper_hooks()),
       standbys_(parts_.io, job_, parts_.agent_id, standby_hooks()),
-      prepared_(parts_.io, job_.standbys.prepares, job_.local_world_size, prepared_hooks()),
       death_watch_(parts_.io.get_executor()),
       files_(parts_.io.get_executor(), "ddprun-files"),
       workers_(static_cast<std::size_t>(job_.local_world_size)),
@@ -112,7 +111,7 @@ ChildReaper::Hooks WorkerGroup::reaper_hooks() {
           .error = [log = parts_.log](std::string_view line) { log.error(line); }};
 }
 
-Standbys::Hooks WorkerGroup::standby_hooks() {
+StandbyPool::Hooks WorkerGroup::standby_hooks() {
   std::function<void(ProcessSpec&, ChildEnvironment&)> add_hooks;
   if (wants_python_hooks(job_)) {
     add_hooks = [this](ProcessSpec& spec, ChildEnvironment& environment) {
@@ -125,15 +124,7 @@ Standbys::Hooks WorkerGroup::standby_hooks() {
           .add_python_hooks = std::move(add_hooks),
           .are_workers_starting = [this] { return are_workers_starting(); },
           .worker_like_a_zygote = [this] { return worker_like_a_zygote(); },
-          .reaped = [this] { reaper_.reap(); },
-          .tell =
-              [log = parts_.log](std::string_view sentence, bool is_bad) {
-                log.write(is_bad ? Log::Level::kWarning : Log::Level::kInfo, sentence);
-              }};
-}
-
-PreparedStandbys::Hooks WorkerGroup::prepared_hooks() {
-  return {.blueprint = [this](int local_rank) { return blueprint_of_prepared(local_rank); },
+          .blueprint = [this](int local_rank) { return blueprint_of_prepared(local_rank); },
           .start =
               [this](const ProcessSpec& spec, WorkerProcess::OnEnd on_end,
                      WorkerProcess::OnStarted on_started) {
@@ -149,14 +140,15 @@ PreparedStandbys::Hooks WorkerGroup::prepared_hooks() {
                 files_.run<int>([path] { return ::unlink(path.c_str()); }, [](int) {});
               },
           .is_replacing = [this] { return is_replacing(); },
-          .is_blank_coming = [this] { return standbys_.is_one_coming(); },
           .reaped =
               [this] {
                 reaper_.reap();
                 go_on_closing();
               },
-          // Asked for by --standby, and said once.
-          .tell = [log = parts_.log](std::string_view sentence) { log.warn(sentence); }};
+          .tell =
+              [log = parts_.log](std::string_view sentence, bool is_warning) {
+                log.write(is_warning ? Log::Level::kWarning : Log::Level::kInfo, sentence);
+              }};
 }
 
 // ---- a round begins
@@ -211,7 +203,6 @@ void WorkerGroup::start_all(Result<void> files) {
   std::vector<pid_t> pids;
   for (const Worker& each : workers_) pids.push_back(each.process ? each.process->pid() : 0);
   events_.started(pids);
-  prepared_.round_runs();
   oom_watch_.begin_round(own_groups_);
   reaper_.remove_abandoned_groups();
   for (WorkerEnded& each : not_started) {
@@ -268,12 +259,12 @@ WorkerIdentity WorkerGroup::identity_of(int local_rank) const {
 }
 
 // What a worker of that rank is started with, but for its streams and its keeper's slot.
-PreparedStandbys::Blueprint WorkerGroup::blueprint(int local_rank, const std::string& error_file) {
+StandbyPool::Blueprint WorkerGroup::blueprint(int local_rank, const std::string& error_file) {
   ChildEnvironment environment = worker_environment(job_, round_, local_rank, error_file);
   environment.set(kAgentVariable, parts_.agent_id);
-  PreparedStandbys::Blueprint made;
+  StandbyPool::Blueprint made;
   made.link = make_link(environment);
-  if (prepared_.are_wanted()) environment.set(link::kReplacesVariable, "1");
+  if (standbys_.prepares()) environment.set(link::kReplacesVariable, "1");
   made.error_file = error_file;
   ProcessSpec& spec = made.spec;
   spec.preempt_signal = job_.preempt_signal.value_or(0);
@@ -368,7 +359,7 @@ WorkerLink::Hooks WorkerGroup::link_hooks(int local_rank) {
       .hello = [this, local_rank] { on_hello(local_rank); },
       .cannot_recover =
           [this, local_rank](const std::string& why, bool nor_later) {
-            prepared_.worker_cannot(why, nor_later);
+            standbys_.worker_cannot(why, nor_later);
             if (std::exchange(worker(local_rank).has_offered, false)) {
               events_.event(WorkerCannotRegroup{round_.round, local_rank});
             }
@@ -425,7 +416,7 @@ void WorkerGroup::add_python_hooks(ProcessSpec& spec, ChildEnvironment& environm
 
 void WorkerGroup::signal(int local_rank, int signal) {
   do_not_start();
-  prepared_.round_is_over();
+  standbys_.round_is_over();
   WorkerProcess* const process = worker(local_rank).process.get();
   if (process == nullptr) return;
   process->tell_of_rest(nullptr);  // a worker that is told to stop leaves nothing on purpose
@@ -514,7 +505,7 @@ void WorkerGroup::close(bool spares_orphans) {
   spares_orphans_ = spares_orphans;
   stacks_.reset();
   stack_request_.finish();
-  prepared_.round_is_over();
+  standbys_.round_is_over();
   for (Worker& each : workers_) each.before.reset();
   let_dying_end(std::chrono::milliseconds::zero());
   is_closing_ = true;
@@ -531,7 +522,8 @@ void WorkerGroup::close(bool spares_orphans) {
 
 // Processes that were killed and whose end is awaited must not be taken for orphans.
 void WorkerGroup::go_on_closing() {
-  const bool are_gone = dying_.empty() && (prepared_.are_all_gone() || !close_timer_.is_armed());
+  const bool are_gone =
+      dying_.empty() && (standbys_.are_all_for_ranks_gone() || !close_timer_.is_armed());
   if (!is_closing_ || !are_gone) return;
   is_closing_ = false;
   close_timer_.cancel();
@@ -588,7 +580,7 @@ void WorkerGroup::tell_of_end(Round round, rdzv::WorkerFailure ended, bool was_t
   events_.ended(ended, was_told_to_stop);
   WorkerEnded event{round, ended.local_rank, std::nullopt};
   if (ended.status.is_success()) {
-    prepared_.round_is_over();  // nobody is replaced from now on: its part is done
+    standbys_.round_is_over();  // no worker is replaced from now on: the part of this one is done
   } else {
     Worker& its = worker(ended.local_rank);
     const bool can = can_replace(ended.local_rank);
@@ -627,7 +619,7 @@ rdzv::WorkerFailure WorkerGroup::failure_of(int local_rank, ExitStatus status, p
 
 // ---- replacement in place
 
-Result<PreparedStandbys::Blueprint> WorkerGroup::blueprint_of_prepared(int local_rank) {
+Result<StandbyPool::Blueprint> WorkerGroup::blueprint_of_prepared(int local_rank) {
   std::atomic<pid_t>* const slot = standbys_.free_slot();
   if (slot == nullptr && reaper_.keeper_slot(0) != nullptr) {
     return fail(ErrorCode::kResourceExhausted, "too many workers are still ending");
@@ -636,7 +628,7 @@ Result<PreparedStandbys::Blueprint> WorkerGroup::blueprint_of_prepared(int local
   const int number_of_file = ++made_for_replacement_;
   std::string error_file = output_.error_file_of(number(round_.round), local_rank);
   if (!error_file.empty()) error_file += "." + std::to_string(number_of_file);
-  PreparedStandbys::Blueprint made = blueprint(local_rank, error_file);
+  StandbyPool::Blueprint made = blueprint(local_rank, error_file);
   if (!made.link) return fail(ErrorCode::kResourceExhausted, "a standby got no link");
   made.spec.environment.push_back(std::string(link::kPreparedVariable) + "=1");
   if (const auto& its = worker(local_rank).link; its && its->mirror() >= 0) {
@@ -679,8 +671,8 @@ bool WorkerGroup::can_replace(int local_rank) const {
   const auto goes_on_or_dies = [this](const Worker& each) {
     return !each.process || takes_part(each) || status_of_dying(each.process->pid());
   };
-  return !events_.is_stopping() && before && before->mirror() >= 0 && prepared_.waits(local_rank) &&
-         std::ranges::all_of(workers_, goes_on_or_dies);
+  return !events_.is_stopping() && before && before->mirror() >= 0 &&
+         standbys_.waits_for(local_rank) && std::ranges::all_of(workers_, goes_on_or_dies);
 }
 
 // A worker of this node has not committed a step in the last generation.
@@ -717,14 +709,13 @@ void WorkerGroup::on_hello(int local_rank) {
       workers_, [](const Worker& each) { return each.link && each.link->can_recover(); });
   if (!can_all || std::exchange(have_told_recovery_, true)) return;
   events_.event(WorkersCanRecover{round_.round});
-  standbys_.workers_step();
-  prepared_.all_can_recover();
+  standbys_.all_can_recover();
 }
 
 // Its pidfd tells later of the same end. Nothing is won where all workers are restarted.
 void WorkerGroup::on_early_death(int local_rank, std::uint64_t number, int wait_status) {
   Worker& its = worker(local_rank);
-  if (!its.process || its.number != number || !prepared_.waits(local_rank)) return;
+  if (!its.process || its.number != number || !standbys_.waits_for(local_rank)) return;
   if (events_.is_stopping()) return;
   const pid_t pid = its.process->pid();
   put_behind(pid);
@@ -759,17 +750,17 @@ void WorkerGroup::replace(const Replace& what) {
 
 bool WorkerGroup::take_place(int local_rank, const Replace& what) {
   const auto before = std::exchange(worker(local_rank).before, nullptr);
-  if (!before || !prepared_.waits(local_rank)) return false;
+  if (!before || !standbys_.waits_for(local_rank)) return false;
   auto streams = output_.open(number(round_.round), identity_of(local_rank));
   if (!streams) {
     parts_.log.warn("rank " + std::to_string(what.rank) + ": " + streams.error().to_string());
     return false;
   }
   const std::uint64_t number = ++processes_;
-  auto taken = prepared_.take(local_rank, what.rank, what.generation,
-                              streams->stdout_fd >= 0 ? streams->stdout_fd : STDOUT_FILENO,
-                              streams->stderr_fd >= 0 ? streams->stderr_fd : STDERR_FILENO, *before,
-                              teller_of_end(local_rank, number));
+  auto taken = standbys_.take_place(local_rank, what.rank, what.generation,
+                                    streams->stdout_fd >= 0 ? streams->stdout_fd : STDOUT_FILENO,
+                                    streams->stderr_fd >= 0 ? streams->stderr_fd : STDERR_FILENO,
+                                    *before, teller_of_end(local_rank, number));
   output_.started(local_rank);
   if (!taken) {
     output_.ended(local_rank);
@@ -813,8 +804,8 @@ Result<void> WorkerGroup::kill_to_replace(int rank, const std::string& by) {
   if (local_rank < 0 || local_rank >= count() || !worker(local_rank).process) {
     return refuse("no worker with rank " + std::to_string(rank) + " runs here");
   }
-  if (!prepared_.waits(local_rank)) {
-    const auto status = prepared_.status();
+  if (!standbys_.waits_for(local_rank)) {
+    const auto status = standbys_.replacement();
     return refuse("rank " + std::to_string(rank) + " cannot be replaced in place: " +
                   (!status                     ? why_no_standby()
                    : !status->why_none.empty() ? status->why_none
@@ -828,7 +819,7 @@ Result<void> WorkerGroup::kill_to_replace(int rank, const std::string& by) {
 }
 
 std::optional<ReplacementStatus> WorkerGroup::replacement() const {
-  auto status = prepared_.status();
+  auto status = standbys_.replacement();
   if (!status) return std::nullopt;
   status->can_recover = have_told_recovery_;
   status->wanted = count();
@@ -844,14 +835,14 @@ void WorkerGroup::signal_all(int signal) {
     // A notice goes to the worker alone: its children may not handle the signal.
     signal == SIGCONT ? each.process->resume() : each.process->signal_worker(signal);
   }
-  if (signal == SIGCONT) prepared_.signal_all(SIGCONT);
+  if (signal == SIGCONT) standbys_.signal_all_for_ranks(SIGCONT);
 }
 
 void WorkerGroup::pause_all() {
   for (const Worker& each : workers_) {
     if (each.process) each.process->pause();
   }
-  prepared_.signal_all(SIGSTOP);
+  standbys_.signal_all_for_ranks(SIGSTOP);
 }
 
 int WorkerGroup::running() const {
@@ -938,7 +929,7 @@ pid_t WorkerGroup::worker_like_a_zygote() const {
 
 bool WorkerGroup::is_owned(pid_t child) const {
   if ((stacks_ && stacks_->owns(child)) || stack_request_.owns(child)) return true;
-  if (standbys_.owns(child) || prepared_.owns(child)) return true;
+  if (standbys_.owns(child)) return true;
   if (std::ranges::any_of(dying_,
                           [child](const Dying& each) { return each.process->pid() == child; })) {
     return true;

@@ -25,8 +25,7 @@
 #include "agent/process/process.h"
 #include "agent/process/stack_dump.h"
 #include "agent/process/worker_link.h"
-#include "agent/standby/prepared_standbys.h"
-#include "agent/standby/standbys.h"
+#include "agent/standby/standby_pool.h"
 #include "agent/supervisor/parts.h"
 #include "agent/supervisor/stack_request.h"
 #include "rendezvous/common/loop/blocking_calls.h"
@@ -74,7 +73,7 @@ class WorkerGroup {
                        rdzv::UniqueFd snapshot = {}) {
     snapshot_ = std::move(snapshot);
     own_groups_ = cgroup::own_groups();
-    return reaper_.start(workers_.size() + Standbys::slots(job_), std::move(offer), own_groups_);
+    return reaper_.start(workers_.size() + StandbyPool::slots(job_), std::move(offer), own_groups_);
   }
 
   // ---- a round
@@ -112,10 +111,7 @@ class WorkerGroup {
   // The keeper is not to hold the memory that it was offered.
   void drop_memory() { reaper_.drop_memory(); }
   // No round follows.
-  void job_is_over() {
-    prepared_.job_is_over();
-    standbys_.job_is_over();
-  }
+  void job_is_over() { standbys_.job_is_over(); }
 
   // ---- at any time
   void signal_all(int signal);  // SIGCONT to their groups, a notice to the workers alone
@@ -167,8 +163,7 @@ class WorkerGroup {
   };
 
   ChildReaper::Hooks reaper_hooks();
-  Standbys::Hooks standby_hooks();
-  PreparedStandbys::Hooks prepared_hooks();
+  StandbyPool::Hooks standby_hooks();
   Worker& worker(int local_rank) { return workers_[static_cast<std::size_t>(local_rank)]; }
   const Worker& worker(int local_rank) const {
     return workers_[static_cast<std::size_t>(local_rank)];
@@ -182,8 +177,8 @@ class WorkerGroup {
   void do_not_start();
   Result<void> start_one(int local_rank);
   WorkerIdentity identity_of(int local_rank) const;
-  PreparedStandbys::Blueprint blueprint(int local_rank, const std::string& error_file);
-  Result<PreparedStandbys::Blueprint> blueprint_of_prepared(int local_rank);
+  StandbyPool::Blueprint blueprint(int local_rank, const std::string& error_file);
+  Result<StandbyPool::Blueprint> blueprint_of_prepared(int local_rank);
   Result<std::unique_ptr<WorkerProcess>> start_prepared(const ProcessSpec& spec,
                                                         WorkerProcess::OnEnd on_end,
                                                         WorkerProcess::OnStarted on_started);
@@ -220,8 +215,7 @@ class WorkerGroup {
   const Events events_;
   const StartProcess start_process_;
   ChildReaper reaper_;
-  Standbys standbys_;
-  PreparedStandbys prepared_;
+  StandbyPool standbys_;
   DeathWatch death_watch_;
   BlockingCalls files_;     // error files, and others that a file server may hold
   std::string own_groups_;  // control groups of the agent; once it is prepared

@@ -1,4 +1,4 @@
-#include "agent/standby/standbys.h"
+#include "agent/standby/standby_pool.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -96,13 +96,15 @@ Result<Streams> streams_of_program() {
 
 }  // namespace
 
-Standbys::Standbys(boost::asio::io_context& io, const Job& job, std::string agent_id, Hooks hooks)
+StandbyPool::StandbyPool(boost::asio::io_context& io, const Job& job, std::string agent_id,
+                         Hooks hooks)
     : io_(io),
       job_(job),
       agent_id_(std::move(agent_id)),
       hooks_(std::move(hooks)),
-      core_(job.standbys),
-      timer_(io),
+      core_(job.standbys, job.local_world_size),
+      zygote_timer_(io),
+      rank_timer_(io),
       events_([this](const standby::Event& event) { step(event); }),
       calls_(io.get_executor(), "ddprun-standby") {
   if (core_.wanted() > 0 && wants_python_hooks(job)) {
@@ -110,9 +112,7 @@ Standbys::Standbys(boost::asio::io_context& io, const Job& job, std::string agen
   }
 }
 
-Standbys::~Standbys() = default;
-
-std::size_t Standbys::slots(const Job& job) {
+std::size_t StandbyPool::slots(const Job& job) {
   const auto wanted = static_cast<std::size_t>(job.standbys.wanted);
   const auto ranks = static_cast<std::size_t>(job.local_world_size);
   const std::size_t of_standbys = kSlotsPerStandby * wanted;
@@ -120,14 +120,14 @@ std::size_t Standbys::slots(const Job& job) {
   return of_standbys + of_prepared == 0 ? 0 : 1 + of_standbys + of_prepared;
 }
 
-void Standbys::round_begins(std::function<void()> ready) {
+void StandbyPool::round_begins(std::function<void()> ready) {
   ready_ = std::move(ready);
   look_at_program();
   post(standby::RoundBegins{});
 }
 
 // Python's standbys look themselves, at what the program is about to import.
-void Standbys::look_at_program() {
+void StandbyPool::look_at_program() {
   if (!job_.standbys.is_program || core_.waiting() == 0) return;
   is_looking_ = true;
   calls_.run<std::string>(
@@ -140,25 +140,26 @@ void Standbys::look_at_program() {
       });
 }
 
-void Standbys::job_is_over() {
+void StandbyPool::job_is_over() {
   do_not_begin();
   post(standby::JobOver{});
 }
 
-bool Standbys::owns(pid_t child) const {
-  const auto is_it = [child](const auto& process) { return process && process->pid() == child; };
-  return is_it(zygote_.process) || std::ranges::any_of(ending_, is_it) ||
+bool StandbyPool::owns(pid_t child) const {
+  return zygote_.is(child) ||
          std::ranges::any_of(standbys_,
-                             [&](const auto& each) { return is_it(each.child.process); });
+                             [child](const Standby& each) { return each.child.is(child); }) ||
+         std::ranges::any_of(ending_,
+                             [child](const Ending& each) { return each.process->pid() == child; });
 }
 
-std::optional<StandbyStatus> Standbys::status() const {
+std::optional<StandbyStatus> StandbyPool::status() const {
   if (core_.wanted() == 0 && core_.why_none().empty()) return std::nullopt;
   return StandbyStatus{core_.waiting(), core_.wanted(), core_.why_none(), repeated_imports()};
 }
 
 // What the round's first worker has imported that no zygote had loaded for it, or will.
-std::vector<ImportTime> Standbys::repeated_imports() const {
+std::vector<ImportTime> StandbyPool::repeated_imports() const {
   std::vector<ImportTime> imports;
   if (!imports_file_ || loaded_packages_.empty()) return imports;
   for (ImportTime& each : read_imports(imports_file_.get())) {
@@ -169,34 +170,35 @@ std::vector<ImportTime> Standbys::repeated_imports() const {
   return imports;
 }
 
-void Standbys::post(standby::Event event) {
+void StandbyPool::post(standby::Event event) {
   if (events_.post(std::move(event))) start_when_ready();
 }
 
-void Standbys::step(const standby::Event& event) {
+void StandbyPool::step(const standby::Event& event) {
   for (const standby::Action& action : core_.step(event)) {
     std::visit([this](const auto& each) { perform(each); }, action);
   }
 }
 
-void Standbys::start_when_ready() {
+void StandbyPool::start_when_ready() {
   if (ready_ && !is_looking_ && !core_.delays_start()) std::exchange(ready_, nullptr)();
 }
 
-void Standbys::perform(const standby::ArmTimer& action) {
-  timer_.arm(action.after, [this] {
-    if (!job_.standbys.is_program) return on_timer("");
+void StandbyPool::perform(const standby::ArmTimer& action) {
+  timer(action.timer).arm(action.after, [this, of = action.timer] {
+    if (of == standby::TimerOf::kRanks) return post(standby::RankTimer{hooks_.is_replacing()});
+    if (!job_.standbys.is_program) return on_zygote_timer("");
     calls_.run<std::string>(why_program_is_none(),
-                            [this](const std::string& why) { on_timer(why); });
+                            [this](const std::string& why) { on_zygote_timer(why); });
   });
 }
 
-void Standbys::on_timer(const std::string& why_program_is_none) {
-  post(standby::TimerFired{hooks_.are_workers_starting(), why_program_is_none});
+void StandbyPool::on_zygote_timer(const std::string& why_program_is_none) {
+  post(standby::ZygoteTimer{hooks_.are_workers_starting(), why_program_is_none});
 }
 
 // A standby would not run a script around the program, which may do anything with a rank.
-std::function<std::string()> Standbys::why_program_is_none() const {
+std::function<std::string()> StandbyPool::why_program_is_none() const {
   return [worker = hooks_.worker_like_a_zygote(), program = job_.program]() -> std::string {
     if (worker == 0) {
       return program.name + " has not said that it can wait for a rank, as ddprun::run() does";
@@ -206,7 +208,7 @@ std::function<std::string()> Standbys::why_program_is_none() const {
   };
 }
 
-void Standbys::add_imports_file(ProcessSpec& spec) const {
+void StandbyPool::add_imports_file(ProcessSpec& spec) const {
   if (!imports_file_) return;
   spec.environment.push_back(std::string(kImportsVariable) + "=" +
                              std::to_string(imports_file_.get()));
@@ -215,15 +217,15 @@ void Standbys::add_imports_file(ProcessSpec& spec) const {
 
 // ---- the zygote
 
-void Standbys::start_zygote(bool is_trial) {
+void StandbyPool::start_zygote(bool is_trial) {
   is_trial_ = is_trial;
   if (auto started = try_to_start_zygote(); !started) {
     zygote_channel_.reset();
-    post(standby::CannotStart{started.error().to_string()});
+    post(standby::ZygoteCannotStart{started.error().to_string()});
   }
 }
 
-Result<void> Standbys::try_to_start_zygote() {
+Result<void> StandbyPool::try_to_start_zygote() {
   const auto room = cgroup::memory_room();
   if (room && room->left < kRoomNeeded) {
     return fail(ErrorCode::kResourceExhausted,
@@ -256,7 +258,7 @@ Result<void> Standbys::try_to_start_zygote() {
       io_, spec, zygote_.teller(), [this, on_end = zygote_.on_end](const Result<void>& executed) {
         if (executed || zygote_.on_end != on_end) return;
         *on_end = [this, why = executed.error().to_string()](ExitStatus) {
-          on_zygote_end(standby::CannotStart{why});
+          on_zygote_end(standby::ZygoteCannotStart{why});
         };
       });
   if (!started) return fail(std::move(started.error()));
@@ -271,7 +273,7 @@ Result<void> Standbys::try_to_start_zygote() {
 }
 
 // Before the program's first line; the trial has no program.
-Result<void> Standbys::hold_python(ProcessSpec& spec, ChildEnvironment& environment) {
+Result<void> StandbyPool::hold_python(ProcessSpec& spec, ChildEnvironment& environment) {
   if (!archive_) {
     auto archive = file_in_memory("ddprun-standby", kHoldingArchive);
     if (!archive) return fail(std::move(archive.error()));
@@ -286,7 +288,7 @@ Result<void> Standbys::hold_python(ProcessSpec& spec, ChildEnvironment& environm
   return {};
 }
 
-void Standbys::on_message_of_zygote(const zygote::Header& header, std::string_view text) {
+void StandbyPool::on_message_of_zygote(const zygote::Header& header, std::string_view text) {
   switch (static_cast<zygote::Kind>(header.kind)) {
     case zygote::Kind::kHello:
       return post(standby::ZygoteHeld{});
@@ -302,7 +304,7 @@ void Standbys::on_message_of_zygote(const zygote::Header& header, std::string_vi
   }
 }
 
-void Standbys::on_ready(std::vector<std::string> lines) {
+void StandbyPool::on_ready(std::vector<std::string> lines) {
   if (!job_.standbys.is_program) {
     if (!lines.empty()) {
       std::istringstream packages(lines.front());
@@ -321,18 +323,18 @@ void Standbys::on_ready(std::vector<std::string> lines) {
                           });
 }
 
-void Standbys::on_zygote_end(standby::Event how) {
+void StandbyPool::on_zygote_end(standby::Event how) {
   zygote_channel_.reset();
   zygote_ = Child();
   hooks_.reaped();
   post(std::move(how));
 }
 
-void Standbys::perform(const standby::LoadModules& action) {
+void StandbyPool::perform(const standby::LoadModules& action) {
   std::vector<std::string> names = action.names;
   for (const std::string& name : action.left_out) names.push_back("-" + name);
   const auto list = file_in_memory("ddprun-modules", joined(names, kZero));
-  if (!list) return post(standby::CannotStart{list.error().to_string()});
+  if (!list) return post(standby::ZygoteCannotStart{list.error().to_string()});
   if (!zygote_channel_ || !zygote_.process) return;  // its end is about to be told
   if (!core_.delays_start()) {
     make_background(zygote_.process->pid());
@@ -342,20 +344,20 @@ void Standbys::perform(const standby::LoadModules& action) {
   zygote_channel_->send(zygote::Kind::kPrepare, 0, "", std::array{list->get()});
 }
 
-void Standbys::perform(const standby::EndZygote&) {
+void StandbyPool::perform(const standby::EndZygote&) {
   zygote_channel_.reset();
   if (!zygote_.process) return;
   if (!is_trial_) return kill(std::exchange(zygote_, Child()));
   zygote_.process->signal_group(SIGKILL);  // its end is awaited
 }
 
-// ---- standbys come and go
+// ---- blank standbys come
 
-void Standbys::perform(const standby::ForkStandby&) {
-  if (!ask_for_standby()) post(standby::StandbyLost{/*has_waited=*/false});
+void StandbyPool::perform(const standby::ForkBlank&) {
+  if (!ask_for_blank()) post(standby::Lost{.has_waited = false});
 }
 
-Result<void> Standbys::ask_for_standby() {
+Result<void> StandbyPool::ask_for_blank() {
   auto sockets = Channel::make_pair();
   if (!sockets) return fail(std::move(sockets.error()));
   const UniqueFd group = hooks_.next_control_group();
@@ -374,8 +376,8 @@ Result<void> Standbys::ask_for_standby() {
   return {};
 }
 
-void Standbys::on_message_of(Standby& standby, const zygote::Header& header,
-                             std::string_view text) {
+void StandbyPool::on_message_of(Standby& standby, const zygote::Header& header,
+                                std::string_view text) {
   const auto kind = static_cast<zygote::Kind>(header.kind);
   if (kind == zygote::Kind::kHello && standby.state == Standby::State::kComing) {
     if (!on_hello_of(standby, header)) lose(standby);
@@ -388,7 +390,7 @@ void Standbys::on_message_of(Standby& standby, const zygote::Header& header,
   }
 }
 
-Result<void> Standbys::on_hello_of(Standby& standby, const zygote::Header& header) {
+Result<void> StandbyPool::on_hello_of(Standby& standby, const zygote::Header& header) {
   const bool is_in_control_group = (header.flags & zygote::kIsInControlGroup) != 0;
   auto adopted = WorkerProcess::adopt(io_, header.pid, is_in_control_group, free_slot(),
                                       standby.child.teller());
@@ -399,47 +401,55 @@ Result<void> Standbys::on_hello_of(Standby& standby, const zygote::Header& heade
     lose(standby);
   };
   standby.state = Standby::State::kWaiting;
-  post(standby::StandbyWaits{});
+  post(standby::Waits{});
   return {};
 }
 
 // One that waits has ended, or will: its end is awaited.
-void Standbys::on_closed(Standby& standby) {
+void StandbyPool::on_closed(Standby& standby) {
   if (standby.state == Standby::State::kComing) return lose(standby);
   if (standby.state == Standby::State::kWorker) return forget(standby);
   standby.child.process->signal_group(SIGKILL);
 }
 
-void Standbys::lose(Standby& standby) {
+void StandbyPool::lose(Standby& standby) {
   const bool has_waited = standby.state == Standby::State::kWaiting;
   forget(standby);
-  post(standby::StandbyLost{has_waited});
+  post(standby::Lost{.has_waited = has_waited});
 }
 
-void Standbys::perform(const standby::EndStandbys&) {
+// ---- standbys of both kinds go
+
+void StandbyPool::end_all(bool are_for_ranks) {
   for (auto each = standbys_.begin(); each != standbys_.end();) {
     const auto standby = each++;
     if (standby->state == Standby::State::kWorker) continue;
-    if (standby->child.process) kill(std::move(standby->child));
-    standbys_.erase(standby);  // one that is still to come exits when it finds its socket closed
+    if (standby->local_rank.has_value() != are_for_ranks) continue;
+    if (standby->child.process) {
+      kill(std::move(standby->child), are_for_ranks, standby->error_file);
+    }
+    standbys_.erase(
+        standby);  // a blank one that is still to come exits when it finds its socket closed
   }
 }
 
-// The callers may run in a callback of the channel, which allows that.
-void Standbys::forget(const Standby& standby) {
-  standbys_.remove_if([&standby](const Standby& each) { return &each == &standby; });
-}
-
-void Standbys::kill(Child child) {
+void StandbyPool::kill(Child child, bool is_for_rank, const std::string& error_file) {
   child.process->signal_group(SIGKILL);
-  ending_.push_back(std::move(child.process));
-  *child.on_end = [this, place = std::prev(ending_.end())](ExitStatus) {
+  ending_.push_back({std::move(child.process), is_for_rank});
+  *child.on_end = [this, place = std::prev(ending_.end()), error_file](ExitStatus) {
+    if (!error_file.empty()) hooks_.remove_file(error_file);
     ending_.erase(place);
     hooks_.reaped();
   };
 }
 
-std::atomic<pid_t>* Standbys::free_slot() const {
+// The callers may run in a callback of the channel or of the process, which allows that.
+void StandbyPool::forget(const Standby& standby) {
+  if (!standby.error_file.empty()) hooks_.remove_file(standby.error_file);
+  standbys_.remove_if([&standby](const Standby& each) { return &each == &standby; });
+}
+
+std::atomic<pid_t>* StandbyPool::free_slot() const {
   for (std::size_t i = kZygoteSlot + 1; i < slots(job_); ++i) {
     std::atomic<pid_t>* const slot = hooks_.keeper_slot(i);
     if (slot != nullptr && slot->load() == 0) return slot;
@@ -447,22 +457,23 @@ std::atomic<pid_t>* Standbys::free_slot() const {
   return nullptr;
 }
 
-// ---- a standby becomes a worker
+// ---- a blank standby becomes a worker
 
-std::unique_ptr<WorkerProcess> Standbys::take(const ProcessSpec& spec,
-                                              WorkerProcess::OnEnd on_end) {
+std::unique_ptr<WorkerProcess> StandbyPool::take(const ProcessSpec& spec,
+                                                 WorkerProcess::OnEnd on_end) {
   if (spec.waits_for_debugger) return nullptr;
   for (Standby& standby : standbys_) {
-    if (standby.state != Standby::State::kWaiting || !become(standby, spec)) continue;
+    if (standby.local_rank || standby.state != Standby::State::kWaiting) continue;
+    if (!become(standby, spec)) continue;
     *standby.child.on_end = std::move(on_end);
     standby.state = Standby::State::kWorker;
-    post(standby::StandbyTaken{});
+    post(standby::Taken{});
     return std::move(standby.child.process);
   }
   return nullptr;
 }
 
-bool Standbys::become(Standby& standby, const ProcessSpec& spec) {
+bool StandbyPool::become(Standby& standby, const ProcessSpec& spec) {
   const auto environment = file_in_memory("ddprun-environment", joined(spec.environment, kZero));
   if (!environment) return false;
   const pid_t pid = standby.child.process->pid();
