@@ -100,7 +100,7 @@ struct StandbySpec {
   bool starts_first = false;
   std::string why_none;  // where the user asked for some: a sentence without its full stop
   // Where the program can recover, one for each worker also makes the program's set-up, to take the
-  // place of that worker when it dies (agent/core/prepared_core.h).
+  // place of that worker when it dies (agent/core/standby_core.h).
   bool prepares = false;
 
   bool operator==(const StandbySpec&) const = default;

@@ -163,8 +163,8 @@ class Search final : public Attempt {
   const LeaderEvents events_;
   std::function<void(Result<FoundLeader>)> done_;  // empty after it was called
   std::unique_ptr<Attempt> look_up_;
-  const std::unique_ptr<Timer> retry_timer_;
-  const std::unique_ptr<Timer> notice_timer_;
+  const std::unique_ptr<TransportTimer> retry_timer_;
+  const std::unique_ptr<TransportTimer> notice_timer_;
   const CoreTime started_ = transport_->now();
   milliseconds pause_{};
   std::string why_not_ = "its name is being looked up";

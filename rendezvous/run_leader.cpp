@@ -14,6 +14,7 @@
 #include "rendezvous/common/foreign_text.h"
 #include "rendezvous/common/notice_times.h"
 #include "rendezvous/common/stop_repeats.h"
+#include "rendezvous/common/text/lists.h"
 #include "rendezvous/leader/leader_address.h"
 #include "rendezvous/leader/round_server.h"
 #include "rendezvous/net/asio_transport.h"
@@ -128,8 +129,8 @@ class StandaloneLeader {
     const RoundCore& core = server_.core();
     if (core.is_running() && told_ != core.round()) {
       told_ = core.round();
-      say("round " + to_string(core.round()) + " has begun, " + std::to_string(core.group_size()) +
-          (core.group_size() == 1 ? " node" : " nodes"));
+      say("round " + to_string(core.round()) + " has begun, " +
+          counted(static_cast<std::int64_t>(core.group_size()), "node"));
     }
     if (core.are_some_done() && told_of_the_first_end_ != core.round()) {
       told_of_the_first_end_ = core.round();
@@ -144,7 +145,7 @@ class StandaloneLeader {
   RoundServer server_;
   std::optional<Notices> notices_;  // while nodes are awaited
   bool has_told_where_ = false;
-  const std::unique_ptr<Timer> notice_timer_;
+  const std::unique_ptr<TransportTimer> notice_timer_;
   std::optional<int> stopped_by_;
   bool is_in_a_hurry_ = false;
   std::optional<Round> told_;

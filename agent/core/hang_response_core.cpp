@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "rendezvous/common/text/ranks.h"
+
 namespace ddprun::agent::hang_response {
 namespace {
 
@@ -90,7 +92,7 @@ void Core::on(Out& out, const Reported& reported) {
 void Core::on(Out& out, const Confirmed& confirmed) {
   Case* const its = find(confirmed.id, Stage::kConfirming);
   if (its == nullptr) return;
-  const std::string ranks = rdzv::ranks_in_words(its->hung.ranks);
+  const std::string ranks = ranks_in_words(its->hung.ranks);
   if (confirmed.is_so.value_or(false)) {
     its->stage = Stage::kEnding;
     its->attempts = 0;
@@ -111,7 +113,7 @@ void Core::on(Out& out, const EndAnswered& answered) {
   Case* const its = find(answered.id, Stage::kEnding);
   if (its == nullptr) return;
   for (const auto& [ranks, why] : answered.refused) {
-    out.push_back(Warn{rdzv::ranks_in_words(ranks) + " will not be killed: " + why});
+    out.push_back(Warn{ranks_in_words(ranks) + " will not be killed: " + why});
   }
   for (auto& ranks : its->culprits) {
     std::erase_if(ranks, [&](int rank) { return std::ranges::count(answered.known, rank) > 0; });
@@ -119,7 +121,7 @@ void Core::on(Out& out, const EndAnswered& answered) {
   std::erase_if(its->culprits, [](const auto& ranks) { return ranks.empty(); });
   if (its->culprits.empty()) return remove(out, answered.id);
   if (++its->attempts < kAttempts) return out.push_back(ArmTimer{answered.id, kAgain});
-  out.push_back(Warn{rdzv::ranks_in_words(its->culprits.front()) +
+  out.push_back(Warn{ranks_in_words(its->culprits.front()) +
                      " will not be killed: no node says that it has them"});
   remove(out, answered.id);
 }

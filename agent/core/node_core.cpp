@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "rendezvous/common/exit_codes.h"
+#include "rendezvous/common/text/lists.h"
 
 namespace ddprun::agent {
 namespace {
@@ -455,14 +456,15 @@ void NodeCore::on(Out& out, const StacksTaken&) {
 }
 
 void NodeCore::give_up_on_workers(Out& out, Stopping& stopping) {
-  std::string ranks;
+  std::vector<std::size_t> ranks;
   for (std::size_t i = 0; i < stopping.has_ended.size(); ++i) {
     if (stopping.has_ended[i]) continue;
-    ranks += (ranks.empty() ? "" : ", ") + std::to_string(i);
+    ranks.push_back(i);
     stopping.has_ended[i] = true;
   }
   const std::string sentence =
-      "local rank " + ranks + " did not end even after SIGKILL: it hangs inside the kernel, and " +
+      "local rank " + joined(ranks) +
+      " did not end even after SIGKILL: it hangs inside the kernel, and " +
       "only what it waits for (a device, a network file system) can free it";
   if (stopping.is_disowned || stopping.is_own_outcome) {
     stopping.outcome = own_outcome(rdzv::JobOutcome::Kind::kCannotRun, kExitWorkerStuck);

@@ -5,11 +5,15 @@
 #include <algorithm>
 #include <utility>
 
+#include "rendezvous/common/text/durations.h"
+
 namespace ddprun::agent::standby {
 
-Core::Core(StandbySpec spec)
+Core::Core(StandbySpec spec, int local_world_size)
     : spec_(std::move(spec)), modules_(spec_.modules), why_none_(spec_.why_none) {
   if (spec_.wanted == 0) state_ = State::kOff;
+  if (spec_.prepares) ranks_.state = RanksState::kIdle;
+  ranks_.waits.resize(static_cast<std::size_t>(local_world_size));
 }
 
 std::vector<Action> Core::step(const Event& event) {
@@ -18,7 +22,47 @@ std::vector<Action> Core::step(const Event& event) {
   return out;
 }
 
+// ---- events of both kinds
+
+void Core::on(Out& out, const AllCanRecover&) {
+  if (!spec_.is_program && state_ == State::kIdle && looks_) look_in(out, kSettleInSteps);
+  if (ranks_.state != RanksState::kIdle) return;
+  ranks_.state = RanksState::kSettling;
+  out.emplace_back(ArmTimer{kSettleInSteps, TimerOf::kRanks});
+}
+
+void Core::on(Out& out, const Waits& waits) {
+  waits.local_rank ? rank_waits(out, *waits.local_rank) : blank_waits(out);
+}
+
+void Core::on(Out& out, const Taken& taken) {
+  if (taken.local_rank) {
+    ranks_.waits[static_cast<std::size_t>(*taken.local_rank)] = false;
+    if (are_ranks_full()) make_later(out);
+    return;
+  }
+  waiting_ = std::max(0, waiting_ - 1);
+  if (state_ == State::kReady) out.emplace_back(ArmTimer{kRefill});
+}
+
+void Core::on(Out& out, const Lost& lost) {
+  lost.local_rank ? rank_lost(out, *lost.local_rank, lost) : blank_lost(out, lost.has_waited);
+}
+
+void Core::on(Out& out, const JobOver&) {
+  end_for_ranks(out);
+  ranks_.state = RanksState::kOff;
+  out.emplace_back(EndZygote{});
+  end_blanks(out);
+  out.emplace_back(DisarmTimer{});
+  state_ = State::kOff;
+  delays_start_ = false;
+}
+
+// ---- blank ones, and the zygote
+
 void Core::on(Out& out, const RoundBegins&) {
+  end_round_of_ranks(out);
   if (std::exchange(has_begun_, true) || !spec_.starts_first || state_ != State::kIdle) return;
   delays_start_ = true;
   try_python(out);
@@ -27,15 +71,11 @@ void Core::on(Out& out, const RoundBegins&) {
 void Core::on(Out& out, const RoundRuns&) {
   lost_ = 0;
   if (state_ == State::kIdle) look_in(out, kSettle);
-  if (waiting_ + coming_ > 0) end_standbys(out);
+  if (waiting_ + coming_ > 0) end_blanks(out);
   if (state_ == State::kReady) out.emplace_back(ArmTimer{kRefill});
 }
 
-void Core::on(Out& out, const WorkersStep&) {
-  if (!spec_.is_program && state_ == State::kIdle && looks_) look_in(out, kSettleInSteps);
-}
-
-void Core::on(Out& out, const TimerFired& fired) {
+void Core::on(Out& out, const ZygoteTimer& fired) {
   switch (state_) {
     case State::kIdle:
       why_none_ = fired.why_no_zygote;
@@ -44,15 +84,14 @@ void Core::on(Out& out, const TimerFired& fired) {
       return try_python(out);
     case State::kTrying:
       out.emplace_back(EndZygote{});
-      return turn_off(out, "its Python does not start in " +
-                               std::to_string(kTrialLimit / std::chrono::seconds(1)) + " s");
+      return turn_off(out, "its Python does not start in " + duration_text(kTrialLimit));
     case State::kLoading:
       if (delays_start_) return start_late(out);
       out.emplace_back(EndZygote{});
       return load_less(out, "",
                        (spec_.is_program ? "the program has not come to its Context in "
                                          : "loading modules did not end in ") +
-                           std::to_string(kLoadLimit / std::chrono::seconds(1)) + " s");
+                           duration_text(kLoadLimit));
     case State::kReady:
       if (delays_start_) return start_late(out);
       return fork_missing(out);
@@ -74,7 +113,7 @@ void Core::on(Out& out, const ZygoteReady& ready) {
   state_ = State::kReady;
   kills_ = 0;
   for (const std::string& sentence : ready.left_out) {
-    out.emplace_back(Tell{"standbys: " + sentence, /*is_bad=*/true});
+    out.emplace_back(Tell{"standbys: " + sentence, /*is_warning=*/true});
   }
   if (!delays_start_) out.emplace_back(DisarmTimer{});
   fork_missing(out);
@@ -87,7 +126,7 @@ void Core::on(Out& out, const ZygoteUnfit& unfit) {
   load_less(out, unfit.module, unfit.why);
 }
 
-void Core::on(Out& out, const CannotStart& cannot) {
+void Core::on(Out& out, const ZygoteCannotStart& cannot) {
   if (delays_start_ && state_ == State::kLoading) return start_without(out);
   turn_off(out, cannot.why);
 }
@@ -125,8 +164,8 @@ void Core::on(Out& out, const ZygoteEnded& ended) {
   out.emplace_back(DisarmTimer{});
 }
 
-void Core::on(Out& out, const StandbyWaits&) {
-  if (state_ == State::kOff) return end_standbys(out);
+void Core::blank_waits(Out& out) {
+  if (state_ == State::kOff) return end_blanks(out);
   ++waiting_;
   coming_ = std::max(0, coming_ - 1);
   if (delays_start_) {  // they do not wait for a restart
@@ -140,13 +179,8 @@ void Core::on(Out& out, const StandbyWaits&) {
                         what_they_load() + " loaded"});
 }
 
-void Core::on(Out& out, const StandbyTaken&) {
-  waiting_ = std::max(0, waiting_ - 1);
-  if (state_ == State::kReady) out.emplace_back(ArmTimer{kRefill});
-}
-
-void Core::on(Out& out, const StandbyLost& lost) {
-  int& count = lost.has_waited ? waiting_ : coming_;
+void Core::blank_lost(Out& out, bool has_waited) {
+  int& count = has_waited ? waiting_ : coming_;
   count = std::max(0, count - 1);
   if (delays_start_ && state_ == State::kReady) return start_without(out);
   if (state_ != State::kReady) return;
@@ -160,7 +194,7 @@ void Core::on(Out& out, const StandbyLost& lost) {
 void Core::on(Out& out, const StartedAnew& anew) {
   if (state_ == State::kOff || std::ranges::count(left_out_, anew.module) > 0) return;
   out.emplace_back(EndZygote{});
-  end_standbys(out);
+  end_blanks(out);
   if (!leave_out(anew.module)) return turn_off(out, anew.why);
   state_ = State::kIdle;
   look_in(out, kSettle);
@@ -171,19 +205,11 @@ void Core::on(Out& out, const StartedAnew& anew) {
 void Core::on(Out& out, const ProgramChanged& changed) {
   if (state_ == State::kOff) return;
   if (state_ != State::kIdle) out.emplace_back(EndZygote{});
-  end_standbys(out);
+  end_blanks(out);
   out.emplace_back(DisarmTimer{});
   out.emplace_back(Tell{"standbys end, because " + changed.file + " has changed"});
   state_ = State::kIdle;
   looks_ = false;
-}
-
-void Core::on(Out& out, const JobOver&) {
-  out.emplace_back(EndZygote{});
-  end_standbys(out);
-  out.emplace_back(DisarmTimer{});
-  state_ = State::kOff;
-  delays_start_ = false;
 }
 
 void Core::try_python(Out& out) {
@@ -196,8 +222,8 @@ void Core::try_python(Out& out) {
 void Core::start_late(Out& out) {
   out.emplace_back(
       Tell{"the workers start one by one: loading their modules once for all did not end in " +
-               std::to_string(kFirstLimit / std::chrono::seconds(1)) + " s",
-           /*is_bad=*/true});
+               duration_text(kFirstLimit),
+           /*is_warning=*/true});
   start_without(out);
 }
 
@@ -205,11 +231,11 @@ void Core::start_without(Out& out) {
   delays_start_ = looks_ = false;
   state_ = State::kIdle;
   out.emplace_back(EndZygote{});
-  end_standbys(out);
+  end_blanks(out);
   out.emplace_back(DisarmTimer{});
 }
 
-bool Core::is_one_coming() const {
+bool Core::is_blank_coming() const {
   if (spec_.is_program || waiting_ > 0) return false;
   switch (state_) {
     case State::kIdle:
@@ -231,19 +257,19 @@ void Core::look_in(Out& out, std::chrono::milliseconds settle) {
   out.emplace_back(ArmTimer{settle});
 }
 
-void Core::look_later(Out& out, const TimerFired& fired) {
+void Core::look_later(Out& out, const ZygoteTimer& fired) {
   look_in(out, std::min(settle_ * 2, kSettleMax));
   if (why_none_.empty() || fired.are_workers_starting || std::exchange(was_told_why_, true)) return;
   out.emplace_back(Tell{"no standbys: " + why_none_});
 }
 
-void Core::end_standbys(Out& out) {
-  out.emplace_back(EndStandbys{});
+void Core::end_blanks(Out& out) {
+  out.emplace_back(EndBlanks{});
   waiting_ = coming_ = 0;
 }
 
 void Core::fork_missing(Out& out) {
-  for (; waiting_ + coming_ < spec_.wanted; ++coming_) out.emplace_back(ForkStandby{});
+  for (; waiting_ + coming_ < spec_.wanted; ++coming_) out.emplace_back(ForkBlank{});
 }
 
 void Core::start_zygote(Out& out) {
@@ -268,7 +294,8 @@ void Core::load_less(Out& out, const std::string& module, const std::string& why
   }
   const bool is_alone = std::ranges::count(left_out_, "*") > 0;
   if (spec_.is_program || is_alone) return turn_off(out, why);
-  out.emplace_back(Tell{"standbys load " + modules_.front() + " alone: " + why, /*is_bad=*/true});
+  out.emplace_back(
+      Tell{"standbys load " + modules_.front() + " alone: " + why, /*is_warning=*/true});
   modules_.resize(1);
   left_out_.emplace_back("*");
   start_zygote(out);
@@ -280,7 +307,121 @@ void Core::turn_off(Out& out, const std::string& why) {
   why_none_ = why;
   out.emplace_back(DisarmTimer{});
   out.emplace_back(
-      Tell{"no standbys: " + why + "; workers start as without them", /*is_bad=*/true});
+      Tell{"no standbys: " + why + "; workers start as without them", /*is_warning=*/true});
+}
+
+// ---- those for ranks
+
+int Core::waiting_for_ranks() const {
+  return static_cast<int>(std::ranges::count(ranks_.waits, true));
+}
+
+void Core::end_round_of_ranks(Out& out) {
+  if (ranks_.state == RanksState::kOff) return;
+  end_for_ranks(out);
+  ranks_.state = ranks_.is_given_up ? RanksState::kNone : RanksState::kIdle;
+  ranks_.kills = ranks_.lost = 0;
+  ranks_.delay = {};
+  if (!ranks_.is_given_up) ranks_.why_none.clear();
+}
+
+void Core::on(Out& out, const WorkerCannot& cannot) {
+  if (ranks_.state == RanksState::kOff) return;
+  ranks_.is_given_up = ranks_.is_given_up || cannot.nor_later;
+  give_up(out, cannot.why);
+}
+
+void Core::on(Out& out, const RankTimer& fired) {
+  if (is_making()) {
+    return give_up(out, "a standby has not made the program's set-up in " +
+                            std::to_string(kSetUpLimit / std::chrono::minutes(1)) + " minutes");
+  }
+  if (ranks_.state != RanksState::kSettling) return;
+  if (fired.is_replacing) return make_later(out);
+  make_next(out);
+}
+
+void Core::on(Out& out, const StandbyCannot& cannot) {
+  if (ranks_have_begun()) give_up(out, cannot.why);
+}
+
+void Core::on(Out& out, const CannotMake& cannot) {
+  if (is_making()) give_up(out, cannot.why);
+}
+
+void Core::rank_waits(Out& out, int local_rank) {
+  if (!ranks_have_begun()) return;
+  ranks_.waits[static_cast<std::size_t>(local_rank)] = true;
+  if (!is_making() || local_rank != ranks_.made) return;
+  ranks_.kills = 0;
+  make_next(out);
+}
+
+void Core::rank_lost(Out& out, int local_rank, const Lost& lost) {
+  if (!ranks_have_begun()) return;
+  const std::string how = "ended with " + lost.status.to_string() +
+                          (lost.last_words.empty() ? "" : ": " + lost.last_words);
+  const auto index = static_cast<std::size_t>(local_rank);
+  if (ranks_.waits[index]) {
+    ranks_.waits[index] = false;
+    if (++ranks_.lost > std::max(kLostMax, static_cast<int>(ranks_.waits.size()))) {
+      return give_up(
+          out,
+          "standbys that had made the program's set-up ended while they waited; the last " + how);
+    }
+    if (are_ranks_full()) make_later(out);
+    return;
+  }
+  if (!is_making() || local_rank != ranks_.made) return;
+  if (lost.status.signal == SIGKILL && ++ranks_.kills < kKillsMax) return make_later(out);
+  give_up(out, "a standby that made the program's set-up without the others " + how);
+}
+
+void Core::make_next(Out& out) {
+  const auto lacking = std::ranges::find(ranks_.waits, false);
+  if (lacking == ranks_.waits.end()) {
+    ranks_.state = RanksState::kFull;
+    out.emplace_back(DisarmTimer{TimerOf::kRanks});
+    tell_of_ranks(out, "workers are replaced in place when they die");
+    return;
+  }
+  if (is_blank_coming() && ranks_.delay < kForkLimit) {
+    ranks_.delay += kRefill;
+    return make_later(out);
+  }
+  ranks_.state = RanksState::kMaking;
+  ranks_.delay = {};
+  ranks_.made = static_cast<int>(lacking - ranks_.waits.begin());
+  out.emplace_back(ArmTimer{kSetUpLimit, TimerOf::kRanks});
+  out.emplace_back(MakeForRank{ranks_.made});
+}
+
+void Core::make_later(Out& out) {
+  ranks_.state = RanksState::kSettling;
+  out.emplace_back(ArmTimer{kRefill, TimerOf::kRanks});
+}
+
+void Core::end_for_ranks(Out& out) {
+  if (!ranks_have_begun()) return;
+  out.emplace_back(EndForRanks{});
+  out.emplace_back(DisarmTimer{TimerOf::kRanks});
+  ranks_.waits.assign(ranks_.waits.size(), false);
+}
+
+void Core::give_up(Out& out, const std::string& why) {
+  if (ranks_.state == RanksState::kNone) return;
+  end_for_ranks(out);
+  ranks_.state = RanksState::kNone;
+  ranks_.why_none = why;
+  tell_of_ranks(out, "workers cannot be replaced in place: " + why +
+                         "; when one dies, all are restarted" +
+                         (ranks_.is_given_up ? ", to the end of this job" : ""));
+}
+
+// They are asked for by --standby, so this is said as a warning is, but a sentence not twice in a row.
+void Core::tell_of_ranks(Out& out, const std::string& sentence) {
+  if (std::exchange(ranks_.told, sentence) == sentence) return;
+  out.emplace_back(Tell{sentence, /*is_warning=*/true});
 }
 
 }  // namespace ddprun::agent::standby

@@ -9,8 +9,8 @@
 #include <optional>
 #include <unordered_set>
 
-#include "agent/loop/timer.h"
-#include "rendezvous/common/lifetime.h"
+#include "rendezvous/common/loop/lifetime.h"
+#include "rendezvous/common/loop/timer.h"
 #include "rendezvous/net/listener.h"
 
 namespace ddprun::agent {
@@ -54,7 +54,7 @@ class Server final : public HttpServer {
   Timer pause_;
   std::uint16_t port_ = 0;
   std::unordered_set<std::shared_ptr<Connection>> connections_;
-  const rdzv::Lifetime lifetime_;
+  const Lifetime lifetime_;
 };
 
 // ---- a connection -------------------------------------------------------------------------------

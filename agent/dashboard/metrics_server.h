@@ -15,9 +15,9 @@
 #include "agent/dashboard/dashboard_feed.h"
 #include "agent/dashboard/http_server.h"
 #include "agent/dashboard/metrics.h"
-#include "agent/loop/timer.h"
 #include "agent/status/job_view.h"
-#include "rendezvous/common/lifetime.h"
+#include "rendezvous/common/loop/lifetime.h"
+#include "rendezvous/common/loop/timer.h"
 #include "rendezvous/common/result.h"
 
 namespace ddprun::agent {
@@ -61,7 +61,7 @@ class MetricsServer {
   bool is_asking_ = false;
   bool is_over_ = false;
   std::shared_ptr<void> events_;  // the subscription to the job's events
-  const rdzv::Lifetime lifetime_;
+  const Lifetime lifetime_;
 };
 
 }  // namespace ddprun::agent

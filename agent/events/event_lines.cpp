@@ -1,17 +1,15 @@
 #include "agent/events/event_lines.h"
 
+#include "agent/status/downtime_json.h"
 #include "agent/text/json_fields.h"
-#include "agent/text/time_text.h"
 #include "rendezvous/common/exit_codes.h"
+#include "rendezvous/common/text/time_text.h"
 
 namespace ddprun::agent {
 
 template <>
 inline constexpr std::array<std::string_view, 6> kNames<rdzv::NodeGone::How>{
     "disconnected", "silent", "replaced", "left", "stuck", "unresponsive"};
-template <>
-inline constexpr std::array<std::string_view, 3> kNames<DowntimeEnd>{"workers_run", "first_step",
-                                                                     "step_after"};
 
 namespace {
 

@@ -6,6 +6,7 @@
 
 #include "agent/failure/failure_report.h"
 #include "rendezvous/common/foreign_text.h"
+#include "rendezvous/common/text/lists.h"
 
 namespace ddprun::agent {
 namespace {
@@ -24,9 +25,7 @@ std::pair<RestartReason, std::string> reason_of(const Restarted& restarted) {
     return {RestartReason::kRequested, describe_request(restarted.asked_by)};
   }
   if (restarted.nodes_joined > 0) {
-    return {RestartReason::kNodeJoined,
-            std::to_string(restarted.nodes_joined) +
-                (restarted.nodes_joined == 1 ? " node joined" : " nodes joined")};
+    return {RestartReason::kNodeJoined, counted(restarted.nodes_joined, "node") + " joined"};
   }
   return {RestartReason::kOther, "the previous round ended; the leader gave no reason"};
 }

@@ -39,7 +39,8 @@ inline constexpr std::chrono::milliseconds kFailureCopyLimit{2000};
 // Writes both copies, as the agent's `environment` says. May hang if a file system does not answer.
 void write_failure_copies(const Environment& environment, std::string_view report,
                           const rdzv::JobOutcome& outcome);
-// The same on a separate thread. False: not complete within `limit`; the thread is left running.
+// The same on a separate thread, where no event loop runs that could await BlockingCalls. False: not complete within `limit`;
+// the thread is left running.
 bool copy_failure(const Environment& environment, std::string_view report,
                   const rdzv::JobOutcome& outcome, std::chrono::milliseconds limit);
 

@@ -6,53 +6,22 @@
 #include <limits>
 #include <vector>
 
-#include "agent/text/time_text.h"
 #include "rendezvous/common/exit_codes.h"
 #include "rendezvous/common/foreign_text.h"
+#include "rendezvous/common/text/durations.h"
+#include "rendezvous/common/text/indented.h"
+#include "rendezvous/common/text/lists.h"
+#include "rendezvous/common/text/ranks.h"
+#include "rendezvous/common/text/time_text.h"
 #include "rendezvous/round/hang_core.h"
 
 namespace ddprun::agent {
 namespace {
 
-std::string joined(const std::vector<std::string>& parts, const char* separator) {
-  std::string text;
-  for (const std::string& part : parts) text += (text.empty() ? "" : separator) + part;
-  return text;
-}
-
-std::string indented(std::string_view given, const std::string& indent) {
-  const std::string text = printable_lines(given);
-  std::string out;
-  for (std::size_t end = 0, begin = 0; begin < text.size(); begin = end + 1) {
-    end = std::min(text.find('\n', begin), text.size());
-    out += indent + text.substr(begin, end - begin) + "\n";
-  }
-  return out;
-}
-
 std::string field(const std::string& name, const std::string& value) {
   std::string padded = "  " + name;
   padded.resize(14, ' ');
   return padded + printable(value) + "\n";
-}
-
-// "12 ms", "3.4 s", "2 h 03 min 04 s"
-std::string in_words(std::chrono::steady_clock::duration duration) {
-  const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(duration).count();
-  char text[64];
-  if (ms < 1000) {
-    std::snprintf(text, sizeof text, "%d ms", static_cast<int>(ms));
-  } else if (ms < 60'000) {
-    std::snprintf(text, sizeof text, "%.1f s", static_cast<double>(ms / 100) / 10);
-  } else {
-    const long seconds = ms / 1000;
-    const int length =
-        seconds < 3600 ? 0 : std::snprintf(text, sizeof text, "%ld h ", seconds / 3600);
-    std::snprintf(text + length, sizeof text - static_cast<std::size_t>(length),
-                  length > 0 ? "%02ld min %02ld s" : "%ld min %02ld s", seconds / 60 % 60,
-                  seconds % 60);
-  }
-  return text;
 }
 
 // "step 412 of 1000, 35.0 s before; collective for 34.9 s"
@@ -61,11 +30,11 @@ std::string in_words(const WorkerProgress& progress) {
   if (progress.step) {
     text = "step " + std::to_string(*progress.step);
     if (progress.total_steps > 0) text += " of " + std::to_string(progress.total_steps);
-    text += ", " + in_words(progress.since_step) + " before";
+    text += ", " + time_in_words(progress.since_step) + " before";
   }
   if (progress.phase != WorkerPhase::kRunning && progress.phase != WorkerPhase::kUnknown) {
     text += text.empty() ? "" : "; ";
-    text += std::string(name_of(progress.phase)) + " for " + in_words(progress.since_phase);
+    text += std::string(name_of(progress.phase)) + " for " + time_in_words(progress.since_phase);
   }
   return text.empty() ? "no step yet" : text;
 }
@@ -139,7 +108,7 @@ std::string cause_in_full(const rdzv::WorkerFailure& cause, const std::string& p
   out += which_python(cause, python);
   if (!cause.message.empty()) {
     out += cause.hang.empty() ? "  its error\n" : "  its stack when it hung\n";
-    out += indented(cause.message, "    ");
+    out += indented(printable_lines(cause.message), "    ");
   }
   // Without a log folder it is a temporary file, which is removed at the end.
   if (!cause.error_file.empty() && !cause.log_dir.empty()) {
@@ -148,7 +117,7 @@ std::string cause_in_full(const rdzv::WorkerFailure& cause, const std::string& p
   if (!cause.stderr_tail.empty()) {
     out += "  its last lines on stderr\n";
     for (const auto& line : cause.stderr_tail) {
-      out += line.empty() ? "    | \n" : indented(line, "    | ");
+      out += line.empty() ? "    | \n" : indented(printable_lines(line), "    | ");
     }
   }
   if (!cause.log_dir.empty()) out += field("logs", cause.log_dir);
@@ -158,7 +127,7 @@ std::string cause_in_full(const rdzv::WorkerFailure& cause, const std::string& p
 // A call in which others wait for a rank that has left fails, with an error that does not name it.
 std::string who_had_left(const rdzv::JobOutcome& outcome) {
   if (!outcome.cause || outcome.done.empty()) return {};
-  return field("before it", rdzv::ranks_in_words(outcome.done) +
+  return field("before it", ranks_in_words(outcome.done) +
                                 " had ended with exit code 0; a collective call that waits for " +
                                 (outcome.done.size() == 1 ? "it" : "one of them") + " fails");
 }
@@ -246,10 +215,6 @@ int changes_of_nodes(const rdzv::JobOutcome& outcome) {
   return static_cast<int>(std::clamp<std::int64_t>(changes, 0, std::numeric_limits<int>::max()));
 }
 
-std::string counted(std::int64_t count, const std::string& what) {
-  return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
-}
-
 std::string rounds_in_short(const rdzv::JobOutcome& outcome) {
   const std::string round = "this was round " + to_string(outcome.last_round);
   std::string counts;
@@ -269,11 +234,13 @@ std::string parts_in_words(const Downtime& downtime) {
     return ", counted until the workers had been started again, because the program reports no "
            "training steps";
   }
-  std::string text = ": " + in_words(downtime.stopped) + " to stop, " + in_words(downtime.started) +
-                     " to start, " + in_words(downtime.joined) + " to the first step";
+  std::string text = ": " + time_in_words(downtime.stopped) + " to stop, " +
+                     time_in_words(downtime.started) + " to start, " +
+                     time_in_words(downtime.joined) + " to the first step";
   const std::int64_t repeated = downtime.steps_repeated.value_or(0);
   if (repeated > 0) {
-    text += ", " + in_words(downtime.repeated) + " for " + counted(repeated, "step") + " again";
+    text +=
+        ", " + time_in_words(downtime.repeated) + " for " + counted(repeated, "step") + " again";
   }
   const bool is_unknown = downtime.until == DowntimeEnd::kFirstStep;
   return text + (is_unknown ? "; how many steps were repeated is not known" : "");
@@ -359,7 +326,7 @@ std::string failure_report(const rdzv::JobOutcome& outcome, const std::string& p
 std::string summary(const rdzv::JobOutcome& outcome, const std::string& program,
                     std::chrono::steady_clock::duration wall, const Downtime& downtime,
                     std::optional<double> goodput) {
-  std::string text = "ddprun: " + printable(program) + " took " + in_words(wall) + ", ";
+  std::string text = "ddprun: " + printable(program) + " took " + time_in_words(wall) + ", ";
   std::vector<std::string> parts;
   if (outcome.in_place > 0) {
     parts.push_back(counted(outcome.in_place, "worker") + " replaced in place");
@@ -381,7 +348,7 @@ std::string summary(const rdzv::JobOutcome& outcome, const std::string& program,
   // A node that joined after the change of nodes has lost no time by it.
   const bool is_restarted = outcome.restarts > 0 || outcome.restarts_asked_for > 0;
   if (is_restarted || downtime.total() >= std::chrono::milliseconds(1)) {
-    text += " cost " + in_words(downtime.total()) + " of it" + parts_in_words(downtime);
+    text += " cost " + time_in_words(downtime.total()) + " of it" + parts_in_words(downtime);
   }
   if (goodput) text += "; goodput " + percent_text(*goodput) + " since the first step";
   return text + "\n";

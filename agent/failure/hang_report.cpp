@@ -1,12 +1,14 @@
 #include "agent/failure/hang_report.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <tuple>
 #include <utility>
 
-#include "agent/text/rank_ranges.h"
 #include "rendezvous/common/foreign_text.h"
+#include "rendezvous/common/text/durations.h"
+#include "rendezvous/common/text/indented.h"
+#include "rendezvous/common/text/lists.h"
+#include "rendezvous/common/text/ranks.h"
 
 namespace ddprun::agent {
 namespace {
@@ -19,12 +21,6 @@ constexpr std::size_t kLineBytesMax = 300;  // of a stack on one line
 // A state that says why the thread does not run; whether it runs or sleeps changes all the time.
 bool is_notable(const std::string& state) {
   return !state.empty() && std::string_view("TtDZ").find(state.front()) != std::string_view::npos;
-}
-
-std::string in_seconds(std::chrono::nanoseconds time) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.1f s", std::chrono::duration<double>(time).count());
-  return text;
 }
 
 std::string call_in_words(const GroupCalls& group) {
@@ -79,20 +75,10 @@ void put(std::vector<RanksAlike>& groups, std::map<std::string, std::size_t>& pl
   group.since = std::max(group.since, each.since);
 }
 
-std::string hosts_in_words(const std::vector<std::string>& hosts) {
-  std::string text;
-  for (std::size_t i = 0; i < std::min(hosts.size(), kHostsNamed); ++i) {
-    text += (i == 0 ? "" : ", ") + hosts[i];
-  }
-  if (hosts.size() > kHostsNamed) {
-    text += " and " + std::to_string(hosts.size() - kHostsNamed) + " more hosts";
-  }
-  return text;
-}
-
 // "ranks 0-2 on b12, b13 (3 workers): T (stopped); in all_reduce (call 12 of ddprun) for 1.2 s"
 std::string headline(const RanksAlike& group) {
-  std::string text = rank_ranges(group.ranks) + " on " + hosts_in_words(group.hosts);
+  std::string text =
+      rank_ranges(group.ranks) + " on " + joined_some(group.hosts, kHostsNamed, "more hosts");
   const bool is_one = group.ranks.size() == 1;
   if (!is_one) text += " (" + std::to_string(group.ranks.size()) + " workers)";
   if (is_one && group.pid > 0) text += ", pid " + std::to_string(group.pid);
@@ -101,21 +87,12 @@ std::string headline(const RanksAlike& group) {
   text += group.call;
   if (group.since > std::chrono::nanoseconds(0)) {
     const bool is_in_it = group.call.starts_with("in ") && !group.call.starts_with("in no");
-    text += is_in_it ? " for " + in_seconds(group.since) : ", " + in_seconds(group.since) + " ago";
+    text += is_in_it ? " for " + time_in_words(group.since)
+                     : ", " + time_in_words(group.since) + " ago";
   }
   if (is_one && group.step) {
-    text += "; step " + std::to_string(*group.step) + " was done " + in_seconds(group.since_step) +
-            " ago";
-  }
-  return text;
-}
-
-std::string indented(std::string_view lines) {
-  std::string text;
-  while (!lines.empty()) {
-    const auto end = lines.find('\n');
-    text += "    " + std::string(lines.substr(0, end)) + "\n";
-    lines.remove_prefix(end == std::string_view::npos ? lines.size() : end + 1);
+    text += "; step " + std::to_string(*group.step) + " was done " +
+            time_in_words(group.since_step) + " ago";
   }
   return text;
 }
@@ -158,11 +135,6 @@ std::string place_in(std::string_view stack) {
   return text;
 }
 
-std::string time_in_words(std::chrono::nanoseconds time) {
-  const auto minutes = std::chrono::duration_cast<std::chrono::minutes>(time).count();
-  return minutes > 0 ? std::to_string(minutes) + " min" : in_seconds(time);
-}
-
 }  // namespace
 
 // Calls are counted from 1: 0 is a wait in the store, for the key that `group` is.
@@ -170,11 +142,11 @@ static std::string observed(const rdzv::WaitingFor& wait) {
   if (wait.number > 0) return sentence(wait);
   const std::string store = " in the store of this round";
   const std::string waits =
-      rdzv::ranks_in_words(wait.waiting) + (wait.waiting.size() == 1 ? " waits" : " wait");
+      ranks_in_words(wait.waiting) + (wait.waiting.size() == 1 ? " waits" : " wait");
   const std::string key = " for the key " + wait.group;
   if (wait.missing.empty()) return waits + store + key;
-  return rdzv::ranks_in_words(wait.missing) + (wait.missing.size() == 1 ? " does" : " do") +
-         " not wait" + store + ", where " + waits + key;
+  return ranks_in_words(wait.missing) + (wait.missing.size() == 1 ? " does" : " do") + " not wait" +
+         store + ", where " + waits + key;
 }
 
 std::string wait_line(const rdzv::WaitingFor& wait, const std::map<int, RankStack>& stacks,
@@ -228,7 +200,7 @@ std::string to_text(const HangReport& report) {
   };
   for (std::size_t i = 0; i < std::min(report.culprits.size(), kCulpritsShown); ++i) {
     const RanksAlike& group = report.culprits[i];
-    text += "  " + headline(group) + "\n" + indented(group.stack) + note(group);
+    text += "  " + headline(group) + "\n" + indented(group.stack, "    ") + note(group);
   }
   if (report.culprits.size() > kCulpritsShown) {
     text += "  and " + std::to_string(report.culprits.size() - kCulpritsShown) +
@@ -251,7 +223,7 @@ std::string to_text(const HangReport& report) {
             " other stacks: see ddpctl stacks\n";
   }
   if (!report.silent.empty()) {
-    text += "  no answer from " + hosts_in_words(report.silent) + "\n";
+    text += "  no answer from " + joined_some(report.silent, kHostsNamed, "more hosts") + "\n";
   }
   return printable_lines(text);
 }

@@ -15,8 +15,8 @@
 #include <string>
 #include <string_view>
 
-#include "agent/loop/timer.h"
 #include "agent/notify/kubeflow_status.h"
+#include "rendezvous/common/loop/timer.h"
 #include "rendezvous/http/http_client.h"
 
 namespace ddprun::agent {

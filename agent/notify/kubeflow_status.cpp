@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "agent/text/json_text.h"
-#include "agent/text/time_text.h"
+#include "rendezvous/common/text/time_text.h"
 #include "rendezvous/common/trimmed.h"
 
 namespace ddprun::agent {

@@ -18,8 +18,8 @@
 #include <string_view>
 #include <vector>
 
-#include "agent/loop/timer.h"
 #include "rendezvous/common/environment.h"
+#include "rendezvous/common/loop/timer.h"
 #include "rendezvous/common/result.h"
 #include "rendezvous/common/unique_fd.h"
 

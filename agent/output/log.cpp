@@ -6,8 +6,8 @@
 
 #include "agent/output/console.h"
 #include "agent/output/terminal_look.h"
-#include "agent/text/time_text.h"
 #include "rendezvous/common/foreign_text.h"
+#include "rendezvous/common/text/time_text.h"
 
 namespace ddprun::agent {
 namespace {

@@ -14,9 +14,9 @@
 #include <string_view>
 #include <vector>
 
-#include "agent/loop/timer.h"
 #include "agent/output/background_writer.h"
 #include "agent/output/console.h"
+#include "rendezvous/common/loop/timer.h"
 #include "rendezvous/common/result.h"
 #include "rendezvous/common/unique_fd.h"
 

@@ -29,12 +29,12 @@
 #include <vector>
 
 #include "agent/job.h"
-#include "agent/loop/blocking_calls.h"
-#include "agent/loop/timer.h"
 #include "agent/output/console.h"
 #include "agent/output/log_files.h"
 #include "agent/output/stream_plan.h"
 #include "agent/output/worker_stream.h"
+#include "rendezvous/common/loop/blocking_calls.h"
+#include "rendezvous/common/loop/timer.h"
 #include "rendezvous/common/result.h"
 #include "rendezvous/common/unique_fd.h"
 

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <utility>
 
+#include "rendezvous/common/text/lists.h"
+
 namespace ddprun::agent {
 namespace {
 
@@ -58,7 +60,7 @@ std::string situation_text(const NodeSnapshot& node) {
     return "waiting for the next round";
   }
   const auto count = static_cast<int>(node.progress.size());
-  const std::string workers = std::to_string(count) + (count == 1 ? " worker" : " workers");
+  const std::string workers = counted(count, "worker");
   const std::string running = std::to_string(node.running);
   std::string text = "round " + to_string(node.round.round) + ", ";
   if (node.state == NodeState::kStopping) {

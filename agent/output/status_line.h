@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "agent/loop/timer.h"
 #include "agent/output/console.h"
 #include "agent/status/node_status.h"
+#include "rendezvous/common/loop/timer.h"
 
 namespace ddprun::agent {
 

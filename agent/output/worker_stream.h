@@ -17,11 +17,11 @@
 #include <string_view>
 #include <vector>
 
-#include "agent/loop/timer.h"
 #include "agent/output/console.h"
 #include "agent/output/line_splitter.h"
 #include "agent/output/log_files.h"
 #include "agent/output/tail.h"
+#include "rendezvous/common/loop/timer.h"
 
 namespace ddprun::agent {
 

@@ -33,10 +33,11 @@ void restart_calls_after(int signal) {
 }  // namespace
 
 ChildReaper::ChildReaper(boost::asio::io_context& io, const std::string& agent_id,
-                         std::optional<Keeper>& keeper, Hooks hooks)
+                         std::optional<Keeper>& keeper, Log log, Hooks hooks)
     : signal_(io),
       timer_(io),
       keeper_(keeper),
+      log_(std::move(log)),
       hooks_(std::move(hooks)),
       looks_(io.get_executor(), std::string(kAgentVariable) + "=" + agent_id),
       names_(io.get_executor()) {}
@@ -65,12 +66,12 @@ void ChildReaper::make_control_group(const std::string& own_groups) {
     if (made) {
       group_.emplace(std::move(*made));
       are_all_in_group_ = true;
-      return hooks_.debug("the workers' control group is " + *path);
+      return log_.debug("the workers' control group is " + *path);
     }
     keeper_->set_control_group("");
     path = fail(std::move(made.error()));
   }
-  hooks_.debug("workers have no control group of their own: " + path.error().to_string());
+  log_.debug("workers have no control group of their own: " + path.error().to_string());
 }
 
 // Newer kernels kill processes that are started in a group that was killed before (see
@@ -114,7 +115,7 @@ void ChildReaper::follow_control_group() {
 
 void ChildReaper::leave_control_group() {
   if (!std::exchange(are_all_in_group_, false)) return;
-  hooks_.debug("the workers' control group takes no workers; they start outside of it");
+  log_.debug("the workers' control group takes no workers; they start outside of it");
 }
 
 void ChildReaper::let_keeper_go() {
@@ -139,15 +140,15 @@ bool ChildReaper::is_known(pid_t pid) const {
 
 void ChildReaper::replace_keeper(const ExitStatus& died) {
   if (died.signal == 0) {
-    return hooks_.error(error_from_errno(died.code,
-                                         "the keeper cannot wait for the end of ddprun, so "
-                                         "workers may live on if ddprun is killed")
-                            .to_string());
+    return log_.error(error_from_errno(died.code,
+                                       "the keeper cannot wait for the end of ddprun, so "
+                                       "workers may live on if ddprun is killed")
+                          .to_string());
   }
   if (auto replaced = keeper_->replace(); !replaced) {
-    return hooks_.error("the keeper died and cannot be replaced: " + replaced.error().to_string());
+    return log_.error("the keeper died and cannot be replaced: " + replaced.error().to_string());
   }
-  hooks_.warn("the keeper was killed; there is a new one");
+  log_.warn("the keeper was killed; there is a new one");
   hooks_.on_keeper_replaced(keeper_->pid());
 }
 
@@ -186,8 +187,9 @@ void ChildReaper::kill_orphans(const Orphans& orphans) {
   const bool is_populated = group_ && group_->is_populated();
   const bool are_all_gone = orphans.pids.empty() && !orphans.some_unseen && !is_populated;
   if (!are_all_gone && std::chrono::steady_clock::now() < until_) {
-    if (hooks_.info && !are_told(by_group(with_members(orphans.pids), orphanage_.groups).outside,
-                                 hooks_.info, "what the workers left running is killed: ")) {
+    if (log_.writes(Log::Level::kInfo) &&
+        !are_told(by_group(with_members(orphans.pids), orphanage_.groups).outside,
+                  Log::Level::kInfo, "what the workers left running is killed: ")) {
       return;
     }
     if (is_populated) {
@@ -199,7 +201,7 @@ void ChildReaper::kill_orphans(const Orphans& orphans) {
   }
   say_what_does_not_end(is_populated ? with_members(orphans.pids) : orphans.pids);
   for (const pid_t pid : orphans.hanging) {
-    hooks_.warn(
+    log_.warn(
         "process " + std::to_string(pid) +
         " hangs in the kernel; it is not known if it belongs to this job, so it is not killed");
   }
@@ -215,7 +217,7 @@ void ChildReaper::spare_orphans(const Orphans& orphans) {
     return look_again(orphans.some_unseen);
   }
   if (!are_told(
-          spared, hooks_.warn,
+          spared, Log::Level::kWarning,
           "the job has succeeded, and what its workers left running in the background lives on "
           "(--kill-orphans ends it): ")) {
     return;
@@ -237,7 +239,7 @@ void ChildReaper::finish_orphans(bool are_all_gone) {
 
 void ChildReaper::say_what_does_not_end(const std::vector<pid_t>& pids) const {
   for (const pid_t pid : pids) {
-    hooks_.error("process " + std::to_string(pid) + " of a worker does not end");
+    log_.error("process " + std::to_string(pid) + " of a worker does not end");
   }
 }
 
@@ -251,8 +253,7 @@ std::vector<pid_t> ChildReaper::with_members(std::vector<pid_t> pids) const {
 }
 
 // False: the names are being looked up, while the processes live; then end_what_is_left() begins anew.
-bool ChildReaper::are_told(const std::set<pid_t>& pids,
-                           const std::function<void(std::string_view)>& tell,
+bool ChildReaper::are_told(const std::set<pid_t>& pids, Log::Level level,
                            const std::string& words) {
   std::vector<pid_t> untold = roots_of(pids);
   std::erase_if(untold, [this](pid_t pid) { return told_.contains(pid); });
@@ -260,9 +261,9 @@ bool ChildReaper::are_told(const std::set<pid_t>& pids,
   if (untold.empty() || (!told_.empty() && std::chrono::steady_clock::now() >= until_)) return true;
   told_.insert(pids.begin(), pids.end());
   are_names_coming_ = true;
-  names_.look_up(std::move(untold), [this, tell, words](const std::string& names) {
+  names_.look_up(std::move(untold), [this, level, words](const std::string& names) {
     are_names_coming_ = false;
-    tell(words + names);
+    log_.write(level, words + names);
     end_what_is_left();
   });
   return false;

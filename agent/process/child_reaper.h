@@ -3,7 +3,7 @@
 // workers' control group; without such a group, those of agent/process/orphans.h. Standbys wait in the control
 // group of the next round already, because entering a group takes the kernel milliseconds.
 //
-// Owned by the WorkerGroup; the keeper is the Supervisor's, because it ends after this. Event loop
+// Owned by Workers; the keeper is the Supervisor's, because it ends after this. Event loop
 // thread only. Never reaps a child that has an owner (a worker, a stack dump), who would wait for its
 // end for ever: `is_owned` names those.
 #pragma once
@@ -21,12 +21,14 @@
 #include <string_view>
 #include <vector>
 
-#include "agent/loop/timer.h"
+#include "rendezvous/common/loop/timer.h"
+#include "agent/output/log.h"
 #include "agent/process/control_group.h"
 #include "agent/process/keeper.h"
 #include "agent/process/left_processes.h"
 #include "agent/process/orphans.h"
-#include "rendezvous/common/lifetime.h"
+#include "rendezvous/common/loop/lifetime.h"
+#include "rendezvous/common/loop/timer.h"
 #include "rendezvous/common/result.h"
 #include "rendezvous/common/unique_fd.h"
 
@@ -37,13 +39,9 @@ class ChildReaper {
   struct Hooks {
     std::function<bool(pid_t)> is_owned;
     std::function<void(pid_t)> on_keeper_replaced;
-    std::function<void(std::string_view)> debug;
-    std::function<void(std::string_view)> info;  // null: the log does not write this level
-    std::function<void(std::string_view)> warn;
-    std::function<void(std::string_view)> error;
   };
   ChildReaper(boost::asio::io_context& io, const std::string& agent_id,
-              std::optional<Keeper>& keeper, Hooks hooks);
+              std::optional<Keeper>& keeper, Log log, Hooks hooks);
 
   // Call it before the agent has another thread or child. From then on this process adopts the
   // workers' orphans. The keeper gets that many slots: one for each worker, then those of standbys.
@@ -109,13 +107,13 @@ class ChildReaper {
   void finish_orphans(bool are_all_gone);
   void say_what_does_not_end(const std::vector<pid_t>& pids) const;
   std::vector<pid_t> with_members(std::vector<pid_t> pids) const;
-  bool are_told(const std::set<pid_t>& pids, const std::function<void(std::string_view)>& tell,
-                const std::string& words);
+  bool are_told(const std::set<pid_t>& pids, Log::Level level, const std::string& words);
   void let_out_of_group();
 
   boost::asio::signal_set signal_;
   Timer timer_;
   std::optional<Keeper>& keeper_;
+  const Log log_;
   const Hooks hooks_;
   EnvironmentLooks looks_;
   std::optional<ControlGroup> next_group_;
@@ -129,7 +127,7 @@ class ChildReaper {
   bool are_names_coming_ = false;
   std::chrono::steady_clock::time_point until_;
   std::chrono::milliseconds pause_{};
-  const rdzv::Lifetime lifetime_;
+  const Lifetime lifetime_;
 };
 
 }  // namespace ddprun::agent

@@ -18,7 +18,7 @@
 #include <map>
 #include <memory>
 
-#include "rendezvous/common/lifetime.h"
+#include "rendezvous/common/loop/lifetime.h"
 #include "rendezvous/common/thread.h"
 
 namespace ddprun::agent {
@@ -48,7 +48,7 @@ class DeathWatch {
   rdzv::Thread thread_;
   bool is_possible_ = true;
   bool has_thread_ = false;
-  const rdzv::Lifetime lifetime_;
+  const Lifetime lifetime_;
 };
 
 // The status of waitpid() of a process that is on its way out and cannot come back, if that is not 0;

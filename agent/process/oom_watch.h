@@ -1,6 +1,6 @@
 // Tells whether the kernel's OOM killer killed a worker, which an exit status cannot tell from any
 // other SIGKILL: reads the oom_kill counter of the agent's cgroup, or of its nearest ancestor that
-// has one. Owned by the WorkerGroup, event loop only. Every kill is reported once.
+// has one. Owned by Workers, event loop only. Every kill is reported once.
 #pragma once
 
 #include <cstdint>

@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-#include "agent/loop/blocking_calls.h"
+#include "rendezvous/common/loop/blocking_calls.h"
 
 namespace ddprun::agent {
 

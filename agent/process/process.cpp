@@ -27,13 +27,13 @@
 #include <tuple>
 #include <utility>
 
-#include "agent/loop/timer.h"
 #include "agent/process/child_end.h"
 #include "agent/process/left_processes.h"
 #include "agent/process/process_stacks.h"
 #include "agent/process/worker_facts.h"
 #include "rendezvous/common/descriptor_limit.h"
-#include "rendezvous/common/lifetime.h"
+#include "rendezvous/common/loop/lifetime.h"
+#include "rendezvous/common/loop/timer.h"
 #include "rendezvous/common/open_files.h"
 #include "rendezvous/common/parse_number.h"
 #include "rendezvous/common/signals_blocked.h"
@@ -588,7 +588,7 @@ class Worker final : public WorkerProcess {
   bool awaits_others_ = false;                        // the worker has ended before them
   std::optional<ExitStatus> status_;                  // once it has ended
   bool has_ended_ = false;                            // and is reaped
-  const rdzv::Lifetime lifetime_;
+  const Lifetime lifetime_;
 };
 
 }  // namespace

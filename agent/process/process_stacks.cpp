@@ -9,6 +9,8 @@
 #include <utility>
 
 #include "rendezvous/common/file_text.h"
+#include "rendezvous/common/text/indented.h"
+#include "rendezvous/common/text/lists.h"
 #include "rendezvous/common/trimmed.h"
 
 namespace ddprun::agent {
@@ -49,13 +51,6 @@ std::string field(const std::string& status, const std::string& name) {
     }
   }
   return {};
-}
-
-std::string indented(const std::string& text, const std::string& indent) {
-  std::istringstream lines(text);
-  std::string out;
-  for (std::string line; std::getline(lines, line);) out += indent + line + "\n";
-  return out;
 }
 
 // State, wait channel and kernel stack of a thread, without its name.
@@ -112,8 +107,7 @@ std::string stacks_of(pid_t pid, const std::string& proc) {
   const std::string status = text_of(folder + "/status");
   std::vector<pid_t> threads = threads_of(pid, proc);
   std::string out = "process " + std::to_string(pid) + " (" + field(status, "Name") + "), " +
-                    std::to_string(threads.size()) +
-                    (threads.size() == 1 ? " thread\n" : " threads\n");
+                    counted(static_cast<std::int64_t>(threads.size()), "thread") + "\n";
   for (const char* const name : {"SigQ", "SigPnd", "ShdPnd", "SigBlk", "SigIgn", "SigCgt"}) {
     const std::string value = field(status, name);
     if (!value.empty()) out += "  " + std::string(name) + " " + value + "\n";

@@ -195,10 +195,8 @@ StackDump::~StackDump() {
     if (debugger.process) debugger.process->signal_group(SIGKILL);
   }
   if (taken_.empty()) return;
-  // Closing a file may hang if its file system does not answer.
-  const auto files = std::make_shared<std::vector<Taken>>(std::move(taken_));
-  auto closer = rdzv::Thread::start("ddprun-closer", [files] { files->clear(); });
-  if (closer) closer->detach();
+  // Closing a file may hang if its file system does not answer. calls_ ends with this object, so it cannot do that.
+  rdzv::destroy_on_thread(std::move(taken_));
 }
 
 bool StackDump::owns(pid_t pid) const {

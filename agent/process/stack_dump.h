@@ -6,7 +6,7 @@
 // One gdb is for all workers, since it needs a second or more to read LibTorch's symbols, and each once
 // only; their names stay as the linker has them, which takes it a quarter of the time.
 //
-// Owned by the WorkerGroup, event loop only; a thread reads and writes the files. The destructor
+// Event loop only; a thread reads and writes the files. The destructor
 // kills the debuggers. These must not be reaped as orphans: see owns().
 #pragma once
 
@@ -18,9 +18,9 @@
 #include <string>
 #include <vector>
 
-#include "agent/loop/blocking_calls.h"
 #include "agent/process/process.h"
 #include "rendezvous/common/environment.h"
+#include "rendezvous/common/loop/blocking_calls.h"
 
 namespace ddprun::agent {
 

@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "rendezvous/common/ids.h"
-#include "rendezvous/common/lifetime.h"
+#include "rendezvous/common/loop/lifetime.h"
 #include "rendezvous/common/result.h"
 #include "rendezvous/common/unique_fd.h"
 #include "rendezvous/common/worker_abi/collective_record.h"
@@ -114,7 +114,7 @@ class WorkerLink : public std::enable_shared_from_this<WorkerLink> {
   bool must_leave_ = false;
   bool was_told_ = false;  // kLeave was sent
   rdzv::UniqueFd mirror_;
-  const rdzv::Lifetime lifetime_;
+  const Lifetime lifetime_;
 };
 
 }  // namespace ddprun::agent

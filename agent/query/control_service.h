@@ -19,12 +19,12 @@
 #include <string_view>
 #include <vector>
 
-#include "agent/loop/timer.h"
 #include "agent/query/job_query.h"
 #include "agent/query/log_reader.h"
 #include "agent/query/stack_query.h"
 #include "rendezvous/common/environment.h"
-#include "rendezvous/common/lifetime.h"
+#include "rendezvous/common/loop/lifetime.h"
+#include "rendezvous/common/loop/timer.h"
 #include "rendezvous/common/result.h"
 #include "rendezvous/common/unique_fd.h"
 
@@ -91,7 +91,7 @@ class ControlService {
   std::vector<std::weak_ptr<LogFollower>> followers_;
   std::map<std::string, std::weak_ptr<StackAnswer>> stacks_;  // by question
   std::shared_ptr<std::function<void()>> finished_;
-  const rdzv::Lifetime lifetime_;
+  const Lifetime lifetime_;
 };
 
 }  // namespace ddprun::agent

@@ -5,10 +5,11 @@
 #include <set>
 #include <utility>
 
-#include "agent/loop/timer.h"
 #include "agent/query/log_query.h"
 #include "rendezvous/common/limits.h"
+#include "rendezvous/common/loop/timer.h"
 #include "rendezvous/common/random_number.h"
+#include "rendezvous/common/text/durations.h"
 
 namespace ddprun::agent {
 namespace {
@@ -189,7 +190,7 @@ JobStatus JobQuery::put_together(const Outcome& outcome) const {
     } else if (member.place == rdzv::LeaderView::Place::kDisconnected) {
       why = "its connection is broken";
     } else if (!outcome.answers.contains(member.id)) {
-      why = "no answer within " + std::to_string(kPatience.count()) + " ms";
+      why = "no answer within " + duration_text(kPatience);
     } else {
       continue;
     }

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "agent/status/job_view.h"
-#include "rendezvous/common/lifetime.h"
+#include "rendezvous/common/loop/lifetime.h"
 #include "rendezvous/leader/leader.h"
 
 namespace ddprun::agent {
@@ -78,7 +78,7 @@ class JobQuery final : public JobView {
   std::map<std::uint64_t, std::unique_ptr<Pending>> pending_;
   std::vector<std::function<void(JobStatus)>> awaiting_status_;
 
-  const rdzv::Lifetime lifetime_;
+  const Lifetime lifetime_;
 };
 
 }  // namespace ddprun::agent

@@ -6,19 +6,18 @@
 
 #include <algorithm>
 #include <array>
-#include <boost/json.hpp>
 #include <cerrno>
 #include <utility>
 
 #include "agent/process/memory_offer.h"
-#include "agent/text/json_text.h"
+#include "agent/text/json_fields.h"
 #include "rendezvous/common/descriptor_message.h"
 #include "rendezvous/common/foreign_text.h"
+#include "rendezvous/common/text/durations.h"
 
 namespace ddprun::agent {
 namespace {
 
-namespace json = boost::json;
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
@@ -87,57 +86,40 @@ Result<rdzv::UniqueFd> receive_memory(int socket, const std::string& name,
   return fail(ErrorCode::kClosed, "the memory at " + name + " is gone");
 }
 
-std::string text_in(const json::object& object, std::string_view name) {
-  const auto* const found = object.if_contains(json::string_view(name.data(), name.size()));
-  return found != nullptr && found->is_string() ? std::string(found->as_string()) : "";
-}
-
-std::optional<std::int64_t> number_in(const json::object& object, std::string_view name) {
-  const auto* const found = object.if_contains(json::string_view(name.data(), name.size()));
-  if (found == nullptr || !found->is_int64()) return std::nullopt;
-  return found->as_int64();
-}
-
 }  // namespace
 
+// Keepers of other versions may lack what follows the version.
+static void fields(auto& json, Is<MemoryOwner> auto& owner) {
+  json("version", owner.version);
+  json.may_lack("job", owner.job);
+  json.may_lack("program", owner.program);
+  json.may_lack("ddprun", owner.ddprun);
+  json.may_lack("node_rank", owner.node_rank);
+}
+
+static void fields(const JsonReader& json, KeptMemory& memory) {
+  fields(json, memory.owner);
+  json("in_use", memory.is_in_use);
+  json.may_lack("bytes", memory.bytes);
+  std::time_t ended = 0;
+  json.may_lack("ended_unix_s", ended);
+  memory.ended = std::chrono::system_clock::from_time_t(ended);
+  json.may_lack("left_ms", memory.left);
+}
+
 std::string to_json(const MemoryOwner& owner) {
-  json::value node_rank;
-  if (owner.node_rank) node_rank = *owner.node_rank;
-  return json::serialize(json::object{{"version", owner.version},
-                                      {"job", json_text(owner.job, kJsonTextBytesMax)},
-                                      {"program", json_text(owner.program, kJsonTextBytesMax)},
-                                      {"ddprun", json_text(owner.ddprun, kJsonTextBytesMax)},
-                                      {"node_rank", node_rank}});
+  return boost::json::serialize(JsonWriter::of(owner));
 }
 
 std::optional<KeptMemory> kept_memory_from(std::string_view line) {
-  boost::system::error_code ec;
-  const json::value value = json::parse(json::string_view(line.data(), line.size()), ec);
-  if (ec || !value.is_object()) return std::nullopt;
-  const json::object& object = value.as_object();
-  const auto version = number_in(object, "version");
-  const auto* const in_use = object.if_contains("in_use");
-  if (!version || in_use == nullptr || !in_use->is_bool()) return std::nullopt;
-  KeptMemory memory;
-  memory.owner.version = static_cast<int>(*version);
-  memory.owner.job = text_in(object, "job");
-  memory.owner.program = text_in(object, "program");
-  memory.owner.ddprun = text_in(object, "ddprun");
-  if (const auto rank = number_in(object, "node_rank")) {
-    memory.owner.node_rank = static_cast<int>(*rank);
-  }
-  memory.is_in_use = in_use->as_bool();
-  memory.bytes = static_cast<std::uint64_t>(number_in(object, "bytes").value_or(0));
-  memory.ended = std::chrono::system_clock::from_time_t(
-      static_cast<std::time_t>(number_in(object, "ended_unix_s").value_or(0)));
-  memory.left = milliseconds(number_in(object, "left_ms").value_or(0));
-  return memory;
+  auto memory = parse_json<KeptMemory>(line, "what a keeper holds");
+  return memory ? std::optional(std::move(*memory)) : std::nullopt;
 }
 
 std::string describe(const KeptMemory& memory) {
   constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
   return std::to_string((memory.bytes + kMiB - 1) / kMiB) + " MiB are kept for another " +
-         std::to_string(std::chrono::ceil<std::chrono::seconds>(memory.left).count()) + " s";
+         duration_text(std::chrono::ceil<std::chrono::seconds>(memory.left));
 }
 
 std::vector<KeptMemory> find_memories(const Environment& environment, uid_t user,

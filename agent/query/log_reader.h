@@ -11,9 +11,9 @@
 #include <string>
 #include <vector>
 
-#include "agent/loop/blocking_calls.h"
 #include "agent/output/output.h"
 #include "agent/query/log_query.h"
+#include "rendezvous/common/loop/blocking_calls.h"
 
 namespace ddprun::agent {
 

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <utility>
 
-#include "rendezvous/common/lifetime.h"
+#include "rendezvous/common/loop/lifetime.h"
 #include "rendezvous/common/result.h"
 #include "rendezvous/common/unique_fd.h"
 #include "rendezvous/common/worker_abi/zygote_protocol.h"
@@ -37,7 +37,7 @@ class Channel {
 
   boost::asio::posix::stream_descriptor socket_;
   const Events events_;
-  const rdzv::Lifetime lifetime_;
+  const Lifetime lifetime_;
 };
 
 }  // namespace ddprun::agent

@@ -9,8 +9,6 @@
 #include <optional>
 #include <string>
 
-#include "rendezvous/common/archive.h"
-
 namespace ddprun::agent {
 
 // Until when the time was counted; a later one knows more.
@@ -59,17 +57,6 @@ inline int in_permille(double share) { return static_cast<int>(1000 * share); }
 inline std::string percent_text(double share) {
   const int permille = in_permille(share);
   return std::to_string(permille / 10) + "." + std::to_string(permille % 10) + " %";
-}
-
-// In JSON, among the fields of what it belongs to.
-void fields(auto& json, rdzv::wire::Is<Downtime> auto& downtime) {
-  json.constant("downtime_us", downtime.total());
-  json("stopped_us", downtime.stopped);
-  json("started_us", downtime.started);
-  json("joined_us", downtime.joined);
-  json("repeated_us", downtime.repeated);
-  json("steps_repeated", downtime.steps_repeated);
-  json("until", downtime.until);
 }
 
 }  // namespace ddprun::agent

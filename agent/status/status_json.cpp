@@ -1,5 +1,6 @@
 // The status of a node and of a job as JSON. Each list of names has the order of its enumeration.
 #include "agent/status/calls_json.h"
+#include "agent/status/downtime_json.h"
 #include "agent/status/job_status.h"
 #include "agent/text/json_fields.h"
 
@@ -14,9 +15,6 @@ inline constexpr std::array<std::string_view, 5> kNames<WorkerState>{
 template <>
 inline constexpr std::array<std::string_view, 6> kNames<RestartReason>{
     "worker_failed", "node_lost", "node_left", "node_joined", "requested", "other"};
-template <>
-inline constexpr std::array<std::string_view, 3> kNames<DowntimeEnd>{"workers_run", "first_step",
-                                                                     "step_after"};
 template <>
 inline constexpr std::array<std::string_view, 6> kNames<rdzv::Hung::Why>{
     "stopped", "mismatch", "frozen", "uninterruptible", "cycle", "timeout"};

@@ -1,10 +1,15 @@
 #include "agent/supervisor/hang_response.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <iterator>
 #include <memory>
 #include <utility>
 #include <variant>
+
+#include "rendezvous/common/foreign_text.h"
+#include "rendezvous/common/text/ranks.h"
 
 namespace ddprun::agent {
 namespace {
@@ -19,8 +24,12 @@ RankStack stack_of(const WorkerStacks& worker) {
   return {worker.state, worker.threads.empty() ? "" : worker.threads.front().stack, worker.trouble};
 }
 
-HangResponse::HangResponse(boost::asio::io_context& io, bool ends, Hooks hooks)
-    : io_(io), hooks_(std::move(hooks)), core_(ends) {}
+HangResponse::HangResponse(const AgentParts& parts, const Others& others, OnVerdict on_verdict)
+    : parts_(parts),
+      others_(others),
+      on_verdict_(std::move(on_verdict)),
+      core_(parts.job.hangs.restarts),
+      events_([this](const hang_response::Event& event) { step(event); }) {}
 
 void HangResponse::respond(const rdzv::Hung& hung, const JobStatus& status) {
   const CaseId id = new_case();
@@ -30,23 +39,18 @@ void HangResponse::respond(const rdzv::Hung& hung, const JobStatus& status) {
 
 HangResponse::CaseId HangResponse::new_case() {
   const CaseId id{++last_case_};
-  cases_.try_emplace(id, io_);
+  cases_.try_emplace(id, parts_.io);
   return id;
 }
 
-void HangResponse::post(hang_response::Event event) {
-  events_.push_back(std::move(event));
-  if (std::exchange(is_stepping_, true)) return;
-  while (!events_.empty()) {
-    const hang_response::Event next = std::move(events_.front());
-    events_.pop_front();
-    const auto actions = core_.step(next);
-    hooks_.record(next, actions.size());
-    for (const hang_response::Action& action : actions) {
-      std::visit([this](const auto& each) { perform(each); }, action);
-    }
+void HangResponse::step(const hang_response::Event& event) {
+  const auto actions = core_.step(event);
+  // The end of a round changes nothing unless something was found in it.
+  const bool matters = !actions.empty() || !std::holds_alternative<hang_response::RoundOver>(event);
+  if (recorder_ != nullptr && matters) recorder_->note(ResponseInput{event}, actions.size());
+  for (const hang_response::Action& action : actions) {
+    std::visit([this](const auto& each) { perform(each); }, action);
   }
-  is_stepping_ = false;
 }
 
 // Both answers come, or their limits: this node's, and those of all others.
@@ -59,36 +63,44 @@ void HangResponse::perform(const hang_response::TakeStacks& action) {
     for (const WorkerStacks& worker : stacks) found->second.stacks[worker.rank] = stack_of(worker);
     if (is_last && --found->second.awaited == 0) post(hang_response::StacksTaken{id});
   };
-  hooks_.stacks(question, lifetime_.guard([take](const std::vector<WorkerStacks>& stacks) {
-    take(stacks, /*is_last=*/true);
-  }));
-  hooks_.query().ask(std::nullopt, to_json(question),
-                     lifetime_.guard([take](const JobQuery::Outcome& outcome) {
-                       for (const auto& [node, text] : outcome.answers) {
-                         if (const auto stacks = worker_stacks_from(text)) take(*stacks, false);
-                       }
-                       take({}, /*is_last=*/true);
-                     }),
-                     kStackLimit + 1s);
+  others_.workers.stacks().show(question,
+                                lifetime_.guard([take](const std::vector<WorkerStacks>& stacks) {
+                                  take(stacks, /*is_last=*/true);
+                                }));
+  others_.job.ask(std::nullopt, to_json(question),
+                  lifetime_.guard([take](const JobQuery::Outcome& outcome) {
+                    for (const auto& [node, text] : outcome.answers) {
+                      if (const auto stacks = worker_stacks_from(text)) take(*stacks, false);
+                    }
+                    take({}, /*is_last=*/true);
+                  }),
+                  kStackLimit + 1s);
 }
 
 void HangResponse::perform(const hang_response::Report& action) {
   Case& its = cases_.at(action.id);
   its.report = make_hang_report(action.hung, its.status, its.stacks);
-  hooks_.report(its.report);
+  const std::string who = printable(ranks_in_words(its.report.hung.ranks));
+  const std::string why = !its.report.hung.is_verdict()       ? "others wait for " + who
+                          : its.report.hung.ranks.size() == 1 ? who + " hangs"
+                                                              : who + " hang";
+  parts_.console.say(Stream::kStderr,
+                     "ddprun: what the ranks do while " + why + "\n" + to_text(its.report));
+  others_.events.write(HangReported{its.report});
   std::vector<std::vector<int>> culprits;
   std::ranges::transform(its.report.culprits, std::back_inserter(culprits), &RanksAlike::ranks);
   post(hang_response::Reported{action.id, std::move(culprits)});
 }
 
 void HangResponse::perform(const hang_response::ReportWait& action) {
-  hooks_.wait_report(action.wait, cases_.at(action.id).stacks);
+  parts_.log.warn(wait_line(action.wait, cases_.at(action.id).stacks, ::getpid()));
 }
 
 void HangResponse::perform(const hang_response::Confirm& action) {
-  hooks_.confirm(action.hung, lifetime_.guard([this, id = action.id](std::optional<bool> is_so) {
-    post(hang_response::Confirmed{id, is_so});
-  }));
+  others_.watch.confirm(action.hung,
+                        lifetime_.guard([this, id = action.id](std::optional<bool> is_so) {
+                          post(hang_response::Confirmed{id, is_so});
+                        }));
 }
 
 // A question for the ranks of each stack, to this node first.
@@ -118,11 +130,11 @@ void HangResponse::perform(const hang_response::End& action) {
     });
     const std::string stack = alike == report.culprits.end() ? "" : alike->stack;
     EndHung question{report.round, ranks, sentence(report.hung), stack};
-    answers->add(ranks, hooks_.end(question));
+    answers->add(ranks, end_here(question));
     std::erase_if(question.ranks,
                   [&](int rank) { return std::ranges::count(answers->all.known, rank) > 0; });
     if (question.ranks.empty()) continue;
-    hooks_.query().ask(
+    others_.job.ask(
         std::nullopt, to_json(question),
         lifetime_.guard([answers, asked = question.ranks](const JobQuery::Outcome& outcome) {
           for (const auto& [node, text] : outcome.answers) {
@@ -131,6 +143,23 @@ void HangResponse::perform(const hang_response::End& action) {
         }),
         kEndPatience);
   }
+}
+
+EndHungAnswer HangResponse::end_here(const EndHung& question) {
+  EndHungAnswer answer;
+  const rdzv::RoundStart* const round = others_.node.running_round();
+  if (round == nullptr || round->round != question.round) return answer;
+  for (const int rank : question.ranks) {
+    const int local_rank = rank - round->rank_offset;
+    if (local_rank < 0 || local_rank >= parts_.job.local_world_size) continue;
+    answer.here.push_back(rank);
+    if (!parts_.job.hangs.restarts) {
+      answer.refused = parts_.host + " was started with --on-hang=report";
+    } else if (others_.workers.is_to_end(local_rank, question.why, question.stack)) {
+      on_verdict_(WorkerHung{round->round, local_rank});
+    }
+  }
+  return answer;
 }
 
 void HangResponse::perform(const hang_response::ArmTimer& action) {

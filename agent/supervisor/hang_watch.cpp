@@ -3,14 +3,15 @@
 #include <algorithm>
 #include <utility>
 
+#include "rendezvous/common/own_pause.h"
+
 namespace ddprun::agent {
 namespace {
 
 using namespace std::chrono_literals;
 
 constexpr auto kEvery = 1s;
-constexpr auto kLate =
-    200ms;  // later than that, this agent was stopped, or the machine is very busy
+constexpr auto kLate = 200ms;  // for a look of an agent that runs
 
 bool has_waited(const NodeStatus& node, std::chrono::nanoseconds patience) {
   return std::ranges::any_of(node.workers, [patience](const WorkerStatus& worker) {
@@ -36,8 +37,18 @@ std::chrono::nanoseconds longest_call(const NodeStatus& node) {
 }  // namespace
 
 HangWatch::HangWatch(boost::asio::io_context& io, rdzv::HangTimeout timeout, rdzv::WaitLines lines,
-                     Hooks hooks)
-    : timeout_(timeout), hooks_(std::move(hooks)), timer_(io), lines_(lines), store_lines_(lines) {}
+                     const Others& others, OnFinding on_finding)
+    : timeout_(timeout),
+      others_(others),
+      on_finding_(std::move(on_finding)),
+      timer_(io),
+      lines_(lines),
+      store_lines_(lines) {}
+
+int HangWatch::world_size() const {
+  const rdzv::RoundStart* const round = others_.node.running_round();
+  return round == nullptr ? 0 : round->world_size;
+}
 
 void HangWatch::round_began() {
   steps_ = {};
@@ -75,12 +86,12 @@ rdzv::HangRules HangWatch::rules(const JobStatus& status) const {
 }
 
 void HangWatch::look() {
-  const int world_size = hooks_.world_size();
+  const int world_size = this->world_size();
   if (world_size == 0) return forget();
   const auto now = Clock::now();
-  if (now > due_ + kLate) gap_ += now - due_;
+  gap_ += own_pause(due_, now, kLate);
   look_later();
-  const NodeStatus node = hooks_.node();
+  const NodeStatus node = others_.node.status(/*events_max=*/0);
   for (const WorkerStatus& worker : node.workers) {
     const auto& progress = worker.progress;
     if (!progress || !progress->step) continue;
@@ -97,14 +108,15 @@ void HangWatch::look() {
       return forget();
     case WaitCore::Action::kTellFirst:
       forget();
-      return hooks_.tell_first_node();
+      return others_.job.tell_first(R"({"ask":"waits"})");
     case WaitCore::Action::kJudgeAlone: {
       JobStatus alone;
       alone.nodes.push_back(node);
       return judge(alone);
     }
     case WaitCore::Action::kAskAll:
-      return hooks_.job(lifetime_.guard([this](const JobStatus& status) { judge(status); }));
+      return others_.job.job_status(
+          lifetime_.guard([this](const JobStatus& status) { judge(status); }));
   }
 }
 
@@ -116,17 +128,17 @@ void HangWatch::look_at_store(const NodeStatus& node) {
                                [](const GroupCalls& each) { return each.calls > 0; }) ||
            (worker.progress && worker.progress->step);
   });
-  const auto waits = is_known ? std::vector<rdzv::StoreWait>() : hooks_.store_waits();
+  const auto waits = is_known ? std::vector<rdzv::StoreWait>() : others_.store.waits();
   const auto now = Clock::now();
   rdzv::HangFindings found;
   for (const rdzv::StoreWait& each : waits) {
     found.waits.push_back({.group = each.key, .waited = now - each.since});
   }
-  if (store_lines_.due(found)) hooks_.still_waits_in_store(waits);
+  if (store_lines_.due(found)) on_finding_(hang_finding::StillWaitsInStore{waits});
 }
 
 void HangWatch::judge(const JobStatus& status) {
-  const int world_size = hooks_.world_size();
+  const int world_size = this->world_size();
   if (world_size == 0) return;
   const rdzv::HangRules by = rules(status);
   const auto found = rdzv::find_hangs(calls_of(status), world_size, by);
@@ -136,7 +148,7 @@ void HangWatch::judge(const JobStatus& status) {
         std::ranges::any_of(told_, [&](const auto& each) { return each.is_same(wait); });
     if (!is_told) {
       told_.push_back(wait);
-      hooks_.waits(wait);
+      on_finding_(hang_finding::Waits{wait});
     }
   }
   for (const rdzv::Hung& hung : found.hung) {
@@ -144,16 +156,17 @@ void HangWatch::judge(const JobStatus& status) {
         std::ranges::any_of(told_hung_, [&](const Told& each) { return each.hung.is_same(hung); });
     if (is_told) continue;
     told_hung_.push_back({hung, Clock::now()});
-    hooks_.hung(hung, status, by);
+    on_finding_(hang_finding::Hung{hung, status, by});
   }
-  // What hangs was told of with more words.
+  // The verdict on what hangs has more words.
   const auto wait = lines_.due(found);
-  if (wait && told_hung_.empty()) hooks_.still_waits(*wait);
+  if (wait && told_hung_.empty()) on_finding_(hang_finding::StillWaits{*wait});
 }
 
 void HangWatch::confirm(const rdzv::Hung& hung, std::function<void(std::optional<bool>)> done) {
-  hooks_.job(lifetime_.guard([this, hung, done = std::move(done)](const JobStatus& status) {
-    const int world_size = hooks_.world_size();
+  others_.job.job_status(lifetime_.guard([this, hung,
+                                          done = std::move(done)](const JobStatus& status) {
+    const int world_size = this->world_size();
     const auto ranks = calls_of(status);
     const auto found = rdzv::find_hangs(ranks, world_size, rules(status));
     const bool is_so = world_size > 0 && std::ranges::any_of(found.hung, [&](const auto& each) {

@@ -7,10 +7,10 @@
 #include <string>
 
 #include "agent/core/node_core.h"
-#include "agent/loop/blocking_calls.h"
 #include "agent/supervisor/leader_port.h"
 #include "agent/supervisor/observers.h"
 #include "agent/supervisor/query_port.h"
+#include "rendezvous/common/loop/blocking_calls.h"
 
 namespace ddprun::agent {
 

@@ -27,13 +27,14 @@ int exit_code_of(const Error& error) {
 }  // namespace
 
 LeaderPort::LeaderPort(boost::asio::io_context& io, const Job& job, std::string host, Log log,
-                       JobQuery& query, Events events)
+                       JobQuery& query, RoundStore& store, Post post)
     : io_(io),
       job_(job),
       host_(std::move(host)),
       log_(std::move(log)),
       query_(query),
-      events_(std::move(events)),
+      store_(store),
+      post_(std::move(post)),
       leave_timer_(io) {}
 
 void LeaderPort::find(CoreRecorder* recorder) {
@@ -42,10 +43,9 @@ void LeaderPort::find(CoreRecorder* recorder) {
 }
 
 void LeaderPort::take(Result<rdzv::FoundLeader> found) {
-  if (!found)
-    return events_.event(CannotRun{exit_code_of(found.error()), found.error().to_string()});
+  if (!found) return post_(CannotRun{exit_code_of(found.error()), found.error().to_string()});
   leader_ = std::move(*found);
-  events_.event(LeaderFound{leader_->is_here() && !is_elected(job_)});
+  post_(LeaderFound{leader_->is_here() && !is_elected(job_)});
 }
 
 void LeaderPort::join(std::optional<rdzv::LastRound> after) {
@@ -87,16 +87,16 @@ void LeaderPort::on(rdzv::ToAgent message) {
   // The leader's own log has it already.
   const auto* stop = std::get_if<rdzv::RoundStop>(&message);
   if (stop != nullptr && stop->gone && !is_here()) log_.warn(describe(*stop->gone));
-  std::visit([this](auto& each) { events_.event(std::move(each)); }, message);
+  std::visit([this](auto& each) { post_(std::move(each)); }, message);
 }
 
 void LeaderPort::on(rdzv::LeaderGone gone) {
   has_been_heard_ = false;
   if (!gone.was_replaced) {
-    return events_.event(LeaderLost{std::move(gone.sentence), gone.was_reached});
+    return post_(LeaderLost{std::move(gone.sentence), gone.was_reached});
   }
   if (!gone.sentence.empty()) log_.warn(gone.sentence);
-  events_.event(LeaderReplaced{});
+  post_(LeaderReplaced{});
 }
 
 void LeaderPort::on(const rdzv::LeaderNotice& notice) { log_.warn(notice.line); }

@@ -12,9 +12,9 @@
 #include "agent/core/node_core.h"
 #include "agent/events/core_recorder.h"
 #include "agent/job.h"
-#include "agent/loop/timer.h"
 #include "agent/output/log.h"
 #include "agent/query/job_query.h"
+#include "agent/supervisor/round_store.h"
 #include "rendezvous/common/result.h"
 #include "rendezvous/find_leader.h"
 #include "rendezvous/leader/leader.h"
@@ -23,12 +23,10 @@ namespace ddprun::agent {
 
 class LeaderPort {
  public:
-  struct Events {
-    std::function<void(NodeEvent)> event;
-    std::function<void(rdzv::StoreClientArrived)> store_client;  // at the leader's port
-  };
+  using Post = std::function<void(NodeEvent)>;
+  // `store`: it gets clients that come to the leader's port.
   LeaderPort(boost::asio::io_context& io, const Job& job, std::string host, Log log,
-             JobQuery& query, Events events);
+             JobQuery& query, RoundStore& store, Post post);
 
   // LeaderFound or CannotRun follows, possibly before find() returns. `recorder` records the core
   // of a leader in this process; null: no recording.
@@ -64,14 +62,17 @@ class LeaderPort {
   void on(const rdzv::PeerRequest& request) { query_.take(request); }
   void on(rdzv::PeerReply reply) { query_.take(std::move(reply)); }
   void on(rdzv::PeerAck ack) { query_.take(std::move(ack)); }
-  void on(rdzv::StoreClientArrived client) { events_.store_client(std::move(client)); }
+  void on(rdzv::StoreClientArrived client) {
+    store_.adopt(std::move(client.socket), std::move(client.received));
+  }
 
   boost::asio::io_context& io_;
   const Job& job_;
   const std::string host_;
   const Log log_;
   JobQuery& query_;
-  const Events events_;
+  RoundStore& store_;
+  const Post post_;
   bool has_been_heard_ = false;
   std::unique_ptr<rdzv::Attempt> search_;
   std::unique_ptr<rdzv::Leader> leader_;

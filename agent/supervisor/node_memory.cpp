@@ -13,8 +13,8 @@
 #include <string_view>
 #include <utility>
 
-#include "rendezvous/common/duration_text.h"
 #include "rendezvous/common/foreign_text.h"
+#include "rendezvous/common/text/durations.h"
 #include "rendezvous/common/worker_abi/worker_link.h"
 
 namespace ddprun::agent {

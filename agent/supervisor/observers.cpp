@@ -2,6 +2,10 @@
 
 #include <unistd.h>
 
+#include <utility>
+
+#include "agent/failure/failure_report.h"
+
 namespace ddprun::agent {
 
 Observers::Observers(const AgentParts& parts, std::function<NodeSnapshot()> snapshot)
@@ -26,10 +30,59 @@ void Observers::job_started(bool has_status_line) {
       JobStarted{job.program.name, job.local_world_size, job.restarts.max_restarts, ::getpid()});
 }
 
-void Observers::round_started(const rdzv::RoundStart& start, std::span<const pid_t> pids) {
-  events.round_started(start, pids);
+void Observers::on(const WorkerEvent& event, const WorkerView& workers) {
+  std::visit([&](const auto& what) { on(what, workers); }, event.what);
+}
+
+void Observers::on(const worker_event::Started& started, const WorkerView& workers) {
+  events.round_started(workers.round(), started.pids);
   systemd.status_may_have_changed();
   kubeflow.round_began();
+}
+
+void Observers::on(const worker_event::Ending& ending, const WorkerView& workers) {
+  if (workers.rank_of(ending.local_rank) == 0) kubeflow.look();
+  events.worker_ending(ending.local_rank, workers.progress(ending.local_rank),
+                       workers.marks(ending.local_rank), ending.status, ending.was_told_to_stop);
+}
+
+void Observers::on(const worker_event::Ended& ended, const WorkerView&) {
+  events.worker_exited(ended.end, ended.was_told_to_stop);
+}
+
+void Observers::on(const worker_event::Killed& killed, const WorkerView& workers) {
+  events.write(
+      WorkerKilledAfterGrace{workers.round().round,
+                             {workers.rank_of(killed.local_rank), killed.local_rank, killed.pid},
+                             killed.grace});
+}
+
+void Observers::on(const worker_event::Stepped& stepped, const WorkerView&) {
+  events.stepped(stepped.local_rank, stepped.marks);
+}
+
+void Observers::on(const worker_event::ReplicasDiffer& differ, const WorkerView& workers) {
+  events.write(
+      ReplicasDiffer{workers.round().round, differ.step, differ.rank, differ.other, differ.what});
+}
+
+void Observers::on(const worker_event::Replaced& replaced, const WorkerView&) {
+  const Replace& what = replaced.what;
+  parts_.log.warn(
+      describe_replacement(what.failure, what.restarts, what.max_restarts, parts_.host));
+  events.replaced(what, replaced.newcomer);
+}
+
+void Observers::on(const worker_event::Regrouped& regrouped, const WorkerView&) {
+  events.regrouped(regrouped.local_rank, regrouped.generation);
+}
+
+void Observers::on(const worker_event::Committed& committed, const WorkerView&) {
+  events.committed(committed.local_rank, committed.generation);
+}
+
+void Observers::on(const worker_event::KeeperReplaced& replaced, const WorkerView&) {
+  events.write(KeeperReplaced{replaced.pid});
 }
 
 void Observers::over(const std::string& headline) {

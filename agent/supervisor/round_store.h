@@ -16,7 +16,7 @@
 #include "agent/core/node_core.h"
 #include "agent/job.h"
 #include "agent/status/node_status.h"
-#include "rendezvous/common/lifetime.h"
+#include "rendezvous/common/loop/lifetime.h"
 #include "rendezvous/common/result.h"
 #include "rendezvous/common/unique_fd.h"
 #include "rendezvous/net/listener.h"
@@ -62,7 +62,7 @@ class RoundStore {
     explicit Idle(boost::asio::io_context& io) : listener(io) {}
     rdzv::StoreServerOptions options;
     boost::asio::posix::stream_descriptor listener;  // closed if leader and store share a port
-    const rdzv::Lifetime lifetime;
+    const Lifetime lifetime;
   };
 
   Result<std::uint16_t> open_at(const std::string& address);

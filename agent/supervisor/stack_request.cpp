@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "rendezvous/common/limits.h"
+#include "rendezvous/common/text/durations.h"
 #include "rendezvous/common/trimmed.h"
 
 namespace ddprun::agent {
@@ -19,8 +20,7 @@ std::string what_is_missing(const StackDump::Account& account) {
                              : "install elfutils (for eu-stack) or gdb to see its functions";
   }
   if (!account.has_ended) {
-    return account.debugger + " did not end within " +
-           std::to_string(std::chrono::seconds(kStackLimit).count()) + " s";
+    return account.debugger + " did not end within " + duration_text(kStackLimit);
   }
   // Its last words, but for gdb's about its own settings.
   std::string_view said = trimmed(account.debugger_text);

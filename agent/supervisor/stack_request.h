@@ -1,5 +1,5 @@
 // What the workers' threads are doing, for somebody who asks (ddpctl stacks): one answer at a time, within
-// kStackLimit, from whatever could be read by then. Owned by the WorkerGroup; event loop only.
+// kStackLimit, from whatever could be read by then. Owned by NodeStacks; event loop only.
 #pragma once
 
 #include <sys/types.h>
@@ -11,11 +11,11 @@
 #include <string>
 #include <vector>
 
-#include "agent/loop/timer.h"
 #include "agent/process/stack_dump.h"
 #include "agent/query/stack_query.h"
 #include "rendezvous/common/environment.h"
-#include "rendezvous/common/lifetime.h"
+#include "rendezvous/common/loop/lifetime.h"
+#include "rendezvous/common/loop/timer.h"
 
 namespace ddprun::agent {
 
@@ -40,7 +40,7 @@ class StackRequest {
   std::size_t asked_ = 0;
   Done done_;
   Timer limit_;
-  const rdzv::Lifetime lifetime_;
+  const Lifetime lifetime_;
 };
 
 }  // namespace ddprun::agent

@@ -1,8 +1,10 @@
 // The agent's shell: waits for an event, passes it to the core, performs the actions that the core
 // returns. It owns the agent's io_context; everything here runs on the thread that calls run().
 //
-//   WorkerGroup, LeaderPort, RoundStore, ─▶ post(): one queue ─▶ NodeCore ─▶ perform(action)
-//   signals, the timer, JobEnd                                      └─▶ Observers
+//   Workers ─▶ WorkerEvent ─┬─▶ Hangs, Observers
+//                               ▼
+//   LeaderPort, RoundStore, ─▶ post(): one queue ─▶ NodeCore ─▶ perform(action)
+//   AgentSignals, UserRequests, timers, JobEnd
 //
 // The leader is in this process or on another node (rendezvous/leader/leader.h); both are handled
 // alike. Its messages go through the same queue as all events, so NodeCore::step() never runs
@@ -18,19 +20,19 @@
 
 #include "agent/core/node_core.h"
 #include "agent/events/core_recorder.h"
-#include "agent/loop/timer.h"
-#include "agent/supervisor/hang_response.h"
-#include "agent/supervisor/hang_watch.h"
+#include "agent/supervisor/agent_signals.h"
+#include "agent/supervisor/hangs.h"
 #include "agent/supervisor/job_end.h"
 #include "agent/supervisor/leader_port.h"
 #include "agent/supervisor/node_memory.h"
+#include "agent/supervisor/node_report.h"
 #include "agent/supervisor/observers.h"
 #include "agent/supervisor/parts.h"
 #include "agent/supervisor/query_port.h"
 #include "agent/supervisor/round_store.h"
-#include "agent/supervisor/worker_group.h"
-#include "rendezvous/common/stop_repeats.h"
-#include "rendezvous/net/received_signals.h"
+#include "agent/supervisor/user_requests.h"
+#include "agent/supervisor/workers.h"
+#include "rendezvous/common/loop/timer.h"
 
 namespace ddprun::agent {
 
@@ -51,6 +53,7 @@ class Supervisor {
   // ---- the queue
   void post(NodeEvent event);
   void pump();
+  void on_worker_event(const WorkerEvent& event);
 
   // ---- the actions
   void perform(const OpenRoundStore& action) {
@@ -67,7 +70,7 @@ class Supervisor {
   }
   void perform(const GraceOver& action);
   void perform(const LookAtWorkers& action) {
-    post(WorkersSeen{action.round, workers_.look(action.signal)});
+    post(WorkersSeen{action.round, workers_.view().look(action.signal)});
   }
   void perform(const WaitForSaving& action);
   void perform(const TakeStacks&) { workers_.take_stacks(); }
@@ -97,31 +100,8 @@ class Supervisor {
   void announce_wait(const rdzv::WaitForNodes& wait);
 
   // ---- what the parts ask for
-  WorkerGroup::Events worker_events();
   QueryPort::Access query_access();
-  HangWatch::Hooks hang_hooks();
-  HangResponse::Hooks hang_response_hooks();
-  EndHungAnswer end_hung(const EndHung& question);
-  void report_hang(const HangReport& report);
-  void tell_of_store(const std::vector<rdzv::StoreWait>& waits);
-  void note_calls(const JobStatus& status, const rdzv::HangRules& rules);
-  void keep_calls(int local_rank);
-  void note_last_calls();
-  NodeSnapshot snapshot() const;
-  NodeStatus node_status(std::size_t events_max);
-  Result<void> stop_job(const std::string& by);
-  Result<Round> restart_round(const std::string& by);
-  std::optional<Result<void>> replace_worker(int rank, const std::string& by);
-
-  // ---- signals
-  Result<void> handle_signals();
-  void block_notices() const;
-  void on_signal(const rdzv::ReceivedSignal& received);
-  void on_stop_signal(const rdzv::ReceivedSignal& received);
-  void escalate(const rdzv::ReceivedSignal& received);
-  void preempted_by(int signal);
-  void on_control_signal(int signal);
-  void pause();
+  NodeStatus node_status(std::size_t events_max) const;
 
   const Job& job_;
   std::optional<Keeper> keeper_;  // once it is started; the last one here to end
@@ -130,21 +110,21 @@ class Supervisor {
   Log log_;
   Output output_;
   const AgentParts parts_;
+  const NodeReport report_;
   Observers observers_;
   std::unique_ptr<CoreRecorder> recorder_;  // with --record
   NodeMemory memory_;
   NodeCore core_;
   std::deque<NodeEvent> queue_;
   bool is_pumping_ = false;
-  rdzv::ReceivedSignals signals_;
-  StopRepeats stop_repeats_;
-  WorkerGroup workers_;
+  AgentSignals signals_;
+  Workers workers_;
   RoundStore store_;
   QueryPort queries_;
   LeaderPort leader_;
+  UserRequests requests_;
   JobEnd end_;
-  HangWatch hangs_;
-  HangResponse hang_response_;
+  Hangs hangs_;
 
   Timer timer_;  // the core's
   static constexpr std::chrono::seconds kLateRegroup{10};
@@ -153,15 +133,7 @@ class Supervisor {
   Timer late_start_;
   std::chrono::seconds late_start_after_{};  // how long the last wait was
 
-  std::chrono::milliseconds grace_{};  // the last grace period that is over, for the event log
-  std::vector<rdzv::RankCalls>
-      last_calls_;  // of workers that have ended in this round; with --record
-  std::optional<std::chrono::steady_clock::time_point> stopped_at_;  // by the first stop signal
-  std::string
-      escalation_;  // a line of the report: why the workers got SIGKILL in their grace period
   bool was_told_to_wait_ = false;
-  std::string stop_asked_by_;  // by ddpctl, where the leader was not told
-  bool is_preempted_ = false;
   std::optional<rdzv::JobOutcome> outcome_;
 };
 

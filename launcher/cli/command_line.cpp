@@ -4,6 +4,7 @@
 
 #include "launcher/cli/secrets.h"
 #include "launcher/cli/text.h"
+#include "rendezvous/common/text/lists.h"
 
 namespace ddprun::cli {
 namespace {

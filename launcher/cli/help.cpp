@@ -3,6 +3,7 @@
 #include "launcher/cli/option_table.h"
 #include "launcher/cli/text.h"
 #include "launcher_commit.h"  // made by commit.cmake: kCommit
+#include "rendezvous/common/text/lists.h"
 #include "rendezvous/round/round_wire.h"
 
 namespace ddprun::cli {

@@ -1,10 +1,8 @@
 // Text functions that several parts of the launcher use. Pure.
 #pragma once
 
-#include <cstdint>
 #include <string>
 #include <string_view>
-#include <type_traits>
 #include <vector>
 
 #include "rendezvous/common/trimmed.h"
@@ -20,26 +18,6 @@ inline std::vector<std::string_view> split(std::string_view text, char separator
     if (end == std::string_view::npos) return parts;
     text.remove_prefix(end + 1);
   }
-}
-
-// The reverse, also for numbers.
-template <typename Words>
-std::string joined(const Words& words, std::string_view separator = ", ") {
-  std::string text;
-  for (const auto& word : words) {
-    if (&word != &*std::begin(words)) text += separator;
-    if constexpr (std::is_arithmetic_v<std::remove_cvref_t<decltype(word)>>) {
-      text += std::to_string(word);
-    } else {
-      text += word;
-    }
-  }
-  return text;
-}
-
-// "1 node", "2 nodes"
-inline std::string counted(std::int64_t count, const std::string& what) {
-  return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
 }
 
 inline std::string replaced(std::string_view text, char what, std::string_view by) {

@@ -12,10 +12,10 @@
 #include <set>
 
 #include "agent/query/control_folder.h"
-#include "agent/text/time_text.h"
 #include "launcher/ctl/ddpctl.h"
 #include "rendezvous/common/environment.h"
 #include "rendezvous/common/foreign_text.h"
+#include "rendezvous/common/text/time_text.h"
 
 namespace ddprun::cli {
 namespace {
@@ -109,7 +109,7 @@ Found look(const std::string& job) {
     if (began != nullptr && began->is_int64()) {
       const std::chrono::system_clock::time_point when{
           std::chrono::microseconds(began->as_int64())};
-      each.started = agent::time_text("%Y-%m-%d %H:%M:%S", when);
+      each.started = time_text("%Y-%m-%d %H:%M:%S", when);
     }
     each.client.set_about(in_words(each));
   }

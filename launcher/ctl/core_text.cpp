@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "agent/failure/failure_report.h"
+#include "rendezvous/common/text/ranks.h"
 
 namespace ddprun::agent {
 namespace {
@@ -265,17 +266,17 @@ struct HangWords {
   static std::string ranks_of(const std::vector<std::vector<int>>& lists) {
     std::vector<int> all;
     for (const auto& ranks : lists) all.insert(all.end(), ranks.begin(), ranks.end());
-    return rdzv::ranks_in_words(all);
+    return ranks_in_words(all);
   }
   static std::string of_case(hang_response::CaseId id) {
     return "case " + std::to_string(static_cast<std::uint64_t>(id)) + ": ";
   }
 
   std::string operator()(const hang_response::Found& found) const {
-    return of_case(found.id) + "hung: " + rdzv::ranks_in_words(found.hung.ranks);
+    return of_case(found.id) + "hung: " + ranks_in_words(found.hung.ranks);
   }
   std::string operator()(const hang_response::Waits& waits) const {
-    return of_case(waits.id) + "others wait for " + rdzv::ranks_in_words(waits.wait.missing);
+    return of_case(waits.id) + "others wait for " + ranks_in_words(waits.wait.missing);
   }
   std::string operator()(const hang_response::StacksTaken& taken) const {
     return of_case(taken.id) + "the stacks are taken";
@@ -290,7 +291,7 @@ struct HangWords {
   }
   std::string operator()(const hang_response::EndAnswered& answered) const {
     return of_case(answered.id) + "nodes have answered for " +
-           (answered.known.empty() ? "no rank" : rdzv::ranks_in_words(answered.known));
+           (answered.known.empty() ? "no rank" : ranks_in_words(answered.known));
   }
   std::string operator()(const hang_response::TimerExpired& expired) const {
     return of_case(expired.id) + "its time limit is over";
@@ -299,7 +300,7 @@ struct HangWords {
 
   std::string operator()(const hang_response::TakeStacks& take) const {
     return of_case(take.id) + "take the stacks of " +
-           (take.ranks.empty() ? "all others" : rdzv::ranks_in_words(take.ranks));
+           (take.ranks.empty() ? "all others" : ranks_in_words(take.ranks));
   }
   std::string operator()(const hang_response::Report& report) const {
     return of_case(report.id) + "report";

@@ -23,6 +23,8 @@
 #include "launcher/ctl/status_screen.h"
 #include "rendezvous/common/environment.h"
 #include "rendezvous/common/foreign_text.h"
+#include "rendezvous/common/text/durations.h"
+#include "rendezvous/common/text/ranks.h"
 #include "rendezvous/round/hang_core.h"
 
 namespace ddprun::cli {
@@ -112,7 +114,7 @@ class Printer {
                    "ddpctl: %s of %s is not kept, because it does not pass through ddprun; start "
                    "the job with --redirects=3 or --tee=3 to keep it\n",
                    stream == agent::Stream::kStdout ? "stdout" : "stderr",
-                   rdzv::ranks_in_words({ranks.begin(), ranks.end()}).c_str());
+                   ranks_in_words({ranks.begin(), ranks.end()}).c_str());
     }
     elsewhere_.clear();
   }
@@ -238,9 +240,7 @@ int wait_for_first_step(Asked& asked, std::int64_t round,
     if (!has) return report(has.error(), exit_code_of(has.error()));
     if (*has) {
       const auto took = std::chrono::steady_clock::now() - began;
-      std::printf(
-          "its first step was done %s after the request\n",
-          time_in_words(std::chrono::duration_cast<std::chrono::microseconds>(took)).c_str());
+      std::printf("its first step was done %s after the request\n", time_in_words(took).c_str());
       return kJobDone;
     }
     const auto line = asked.events->line(kStatusInterval);

@@ -6,10 +6,10 @@
 #include <fstream>
 #include <variant>
 
-#include "launcher/cli/text.h"
 #include "launcher/ctl/core_text.h"
 #include "launcher/ctl/ddpctl.h"
 #include "rendezvous/common/foreign_text.h"
+#include "rendezvous/common/text/lists.h"
 
 namespace ddprun::cli {
 namespace {

@@ -8,10 +8,12 @@
 #include <vector>
 
 #include "agent/query/stack_query.h"
-#include "agent/text/rank_ranges.h"
 #include "launcher/ctl/control_client.h"
 #include "launcher/ctl/ddpctl.h"
 #include "rendezvous/common/foreign_text.h"
+#include "rendezvous/common/text/indented.h"
+#include "rendezvous/common/text/lists.h"
+#include "rendezvous/common/text/ranks.h"
 
 namespace ddprun::cli {
 namespace {
@@ -69,26 +71,10 @@ std::vector<Workers> grouped(const std::vector<WorkerStacks>& all, bool shows_al
   return groups;
 }
 
-std::string indented(std::string_view lines, std::string_view indent) {
-  std::string text;
-  while (!lines.empty()) {
-    const auto end = lines.find('\n');
-    text += std::string(indent) + std::string(lines.substr(0, end)) + "\n";
-    lines.remove_prefix(end == std::string_view::npos ? lines.size() : end + 1);
-  }
-  return text;
-}
-
 std::string text_of(const Workers& group, bool shows_all) {
   constexpr std::size_t kHostsNamed = 4;
   const auto& [doing, ranks, hosts, pid] = group;
-  std::string text = agent::rank_ranges(ranks) + " on ";
-  for (std::size_t i = 0; i < std::min(hosts.size(), kHostsNamed); ++i) {
-    text += (i == 0 ? "" : ", ") + hosts[i];
-  }
-  if (hosts.size() > kHostsNamed) {
-    text += " and " + std::to_string(hosts.size() - kHostsNamed) + " more hosts";
-  }
+  std::string text = rank_ranges(ranks) + " on " + joined_some(hosts, kHostsNamed, "more hosts");
   if (ranks.size() == 1 && pid != 0) text += ", pid " + std::to_string(pid);
   if (ranks.size() > 1) text += " (" + std::to_string(ranks.size()) + " workers)";
   if (!doing.state.empty()) text += ": " + doing.state;
@@ -103,8 +89,7 @@ std::string text_of(const Workers& group, bool shows_all) {
     text += indented(thread.stack, shows_all ? "    " : "  ");
   }
   if (doing.left_out > 0) {
-    text += "  and " + std::to_string(doing.left_out) + " other thread" +
-            (doing.left_out == 1 ? "" : "s") + ": see --all\n";
+    text += "  and " + counted(doing.left_out, "other thread") + ": see --all\n";
   }
   if (!doing.trouble.empty()) text += "  note: " + doing.trouble + "\n";
   return text;

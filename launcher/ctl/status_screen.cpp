@@ -1,13 +1,14 @@
 #include "launcher/ctl/status_screen.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <map>
 #include <vector>
 
-#include "agent/text/time_text.h"
 #include "launcher/cli/text.h"
 #include "rendezvous/common/foreign_text.h"
+#include "rendezvous/common/text/durations.h"
+#include "rendezvous/common/text/lists.h"
+#include "rendezvous/common/text/time_text.h"
 
 namespace ddprun::cli {
 namespace {
@@ -214,8 +215,7 @@ std::string step_of(const WorkerStatus& worker) {
 }
 
 std::string waited(const std::string& sentence, std::chrono::nanoseconds time) {
-  return printable(sentence) + ", for " +
-         time_in_words(std::chrono::duration_cast<microseconds>(time)) + "\n";
+  return printable(sentence) + ", for " + time_in_words(time) + "\n";
 }
 
 // The call in which it is, if it has been there for some time.
@@ -224,7 +224,7 @@ std::string call_of(const WorkerStatus& worker) {
   const GroupCall& at = *worker.calls.front().at;
   if (at.is_over || at.since < kWaitShown) return "";
   return std::string(name_of(at.call.operation)) + " " + std::to_string(at.number) + " for " +
-         time_in_words(std::chrono::duration_cast<microseconds>(at.since));
+         time_in_words(at.since);
 }
 
 std::string state_of(const WorkerStatus& worker) {
@@ -248,8 +248,7 @@ std::string state_of(const WorkerStatus& worker) {
 
 std::string last_of(const WorkerStatus& worker) {
   if (!worker.progress || !worker.progress->step) return "-";
-  return time_in_words(std::chrono::duration_cast<microseconds>(worker.progress->since_step)) +
-         " ago";
+  return time_in_words(worker.progress->since_step) + " ago";
 }
 
 // The first few of the program's own values.
@@ -341,7 +340,7 @@ std::string restarts(const JobStatus& status) {
   std::vector<Row> rows;
   const auto& all = node->recent_restarts;
   for (std::size_t i = all.size() - std::min(all.size(), kShown); i < all.size(); ++i) {
-    rows.push_back({agent::time_text("%H:%M:%S", all[i].when), "round " + to_string(all[i].round),
+    rows.push_back({time_text("%H:%M:%S", all[i].when), "round " + to_string(all[i].round),
                     time_in_words(all[i].downtime.total()) + " down", repeated_of(all[i].downtime),
                     printable(all[i].sentence) + (all[i].generation ? ", replaced in place" : "")});
   }
@@ -349,26 +348,6 @@ std::string restarts(const JobStatus& status) {
 }
 
 }  // namespace
-
-std::string time_in_words(microseconds duration) {
-  const auto us = std::max<std::int64_t>(duration.count(), 0);
-  char text[64];
-  if (us < 10'000'000) {
-    if (us < 1'000'000) return std::to_string(us / 1000) + " ms";
-    // cut, not rounded: 9.99 s is not 10
-    std::snprintf(text, sizeof text, "%d.%d s", static_cast<int>(us / 1'000'000),
-                  static_cast<int>(us / 100'000 % 10));
-  } else if (us < 60'000'000) {
-    return std::to_string(us / 1'000'000) + " s";
-  } else if (const auto seconds = us / 1'000'000; seconds < 3600) {
-    std::snprintf(text, sizeof text, "%d min %02d s", static_cast<int>(seconds / 60),
-                  static_cast<int>(seconds % 60));
-  } else {
-    std::snprintf(text, sizeof text, "%d h %02d min", static_cast<int>(seconds / 3600),
-                  static_cast<int>(seconds / 60 % 60));
-  }
-  return text;
-}
 
 std::string status_screen(const JobStatus& status, std::size_t rows) {
   return head(status) + nodes(status, rows) + workers(status, rows) + waits(status) +

@@ -4,7 +4,6 @@
 // workers must go through printable(), because they could contain escape sequences.
 #pragma once
 
-#include <chrono>
 #include <cstddef>
 #include <string>
 
@@ -16,8 +15,5 @@ inline constexpr std::size_t kAllRows = SIZE_MAX;
 
 // `rows`: the most workers, and the most nodes, that are shown.
 std::string status_screen(const agent::JobStatus& status, std::size_t rows);
-
-// "15 ms", "1.2 s", "3 min 05 s", "2 h 01 min"
-std::string time_in_words(std::chrono::microseconds duration);
 
 }  // namespace ddprun::cli

@@ -4,8 +4,9 @@
 #include <cstdio>
 #include <initializer_list>
 
-#include "launcher/cli/text.h"
 #include "rendezvous/common/foreign_text.h"
+#include "rendezvous/common/text/durations.h"
+#include "rendezvous/common/text/lists.h"
 
 namespace ddprun::cli::doctor {
 namespace {
@@ -54,11 +55,6 @@ std::string number(double value, const char* format) {
 std::string in_words(std::uint64_t bytes) {
   if (bytes >= kGiB) return number(static_cast<double>(bytes) / kGiB, "%.1f GiB");
   return std::to_string(bytes / kMiB) + " MiB";
-}
-
-std::string in_words(Milliseconds time) {
-  if (time < 1s) return std::to_string(time.count()) + " ms";
-  return number(static_cast<double>(time.count()) / 1000, "%.1f s");
 }
 
 std::string in_words(Limit limit) { return limit ? std::to_string(*limit) : "unlimited"; }
@@ -128,7 +124,7 @@ Finding judge_own_name(const NameFacts& facts) {
   const std::string found = facts.name + " is " + joined(facts.addresses);
   return judged(
       "own name", found,
-      {{!facts.was_in_time, facts.name + " was not found within " + in_words(facts.took),
+      {{!facts.was_in_time, facts.name + " was not found within " + time_in_words(facts.took),
         "PyTorch looks it up too: add it to /etc/hosts, or correct the name server's entry in "
         "/etc/resolv.conf"},
        {!facts.error.empty(), facts.name + ": " + facts.error,
@@ -139,18 +135,18 @@ Finding judge_own_name(const NameFacts& facts) {
         "for jobs of several nodes: give this node's address in /etc/hosts, or use the address "
         "and not the name in --master-addr, --rdzv-endpoint and --local-addr",
         /*is_for_several_nodes=*/true},
-       {facts.took > kLookupMax, found + ", after " + in_words(facts.took),
+       {facts.took > kLookupMax, found + ", after " + time_in_words(facts.took),
         "every start of a group waits for that: add it to /etc/hosts"}});
 }
 
 Finding judge_other_name(const NameFacts& facts) {
   const std::string found = joined(facts.addresses);
   return judged("name " + facts.name, found,
-                {{!facts.was_in_time, "not found within " + in_words(facts.took),
+                {{!facts.was_in_time, "not found within " + time_in_words(facts.took),
                   "correct the name server's entry in /etc/resolv.conf, or add it to /etc/hosts"},
                  {!facts.error.empty(), facts.error,
                   "add it to /etc/hosts or to the name server; is it spelt right?"},
-                 {facts.took > kLookupMax, found + ", after " + in_words(facts.took),
+                 {facts.took > kLookupMax, found + ", after " + time_in_words(facts.took),
                   "add it to /etc/hosts"}});
 }
 
@@ -161,12 +157,12 @@ Finding judge_reverse(const std::vector<NameFacts>& facts) {
     longest = std::max(longest, each.took);
     if (each.was_in_time && each.took <= kLookupMax) continue;
     slow.push_back(each.name + (each.was_in_time ? " (" : " (given up after ") +
-                   in_words(each.took) + ")");
+                   time_in_words(each.took) + ")");
   }
   return judged(
       "reverse look-up",
       std::to_string(facts.size()) + (facts.size() == 1 ? " address" : " addresses") +
-          " of this node, " + in_words(longest) + " at most",
+          " of this node, " + time_in_words(longest) + " at most",
       {{!slow.empty(), "slow: " + joined(slow),
         "PyTorch's store client asks for the name of every address that it connects to: add them "
         "to /etc/hosts"}});
@@ -179,7 +175,8 @@ Finding judge_clock(const ClockFacts& facts) {
   const std::string what = source + number(facts.reading_ns, "%.0f ns to read");
   const bool is_kept = facts.is_synchronised == true;
   return judged(
-      "clock", what + (is_kept ? ", kept right to " + in_words(facts.error_max) : std::string()),
+      "clock",
+      what + (is_kept ? ", kept right to " + time_in_words(facts.error_max) : std::string()),
       {{facts.went_backwards, source + "the steady clock goes backwards",
         "every time limit relies on it: choose another clock source in "
         "/sys/devices/system/clocksource"},
@@ -195,7 +192,7 @@ Finding judge_clock(const ClockFacts& facts) {
         "systemd-timesyncd on the host",
         /*is_for_several_nodes=*/true},
        {is_kept && facts.error_max > kClockErrorMax,
-        what + ", right to " + in_words(facts.error_max) + " only",
+        what + ", right to " + time_in_words(facts.error_max) + " only",
         "look at chronyc tracking, or timedatectl timesync-status"}});
 }
 
@@ -325,7 +322,7 @@ Finding judge_store(const StoreFacts& facts) {
 
 Finding judge_all_reduce(const AllReduceFacts& facts) {
   if (facts.by.empty()) return {"all-reduce", Verdict::kSkipped, facts.missing, {}};
-  const std::string took = "two workers (" + facts.by + "), " + in_words(facts.took);
+  const std::string took = "two workers (" + facts.by + "), " + time_in_words(facts.took);
   return judged(
       "all-reduce", took,
       {{!facts.was_in_time, took + ", not done by then",

@@ -11,6 +11,7 @@
 
 #include "launcher/machine/placement_files.h"
 #include "rendezvous/common/cgroup.h"
+#include "rendezvous/common/text/ranks.h"
 
 namespace ddprun::agent {
 namespace {
@@ -167,18 +168,7 @@ std::optional<std::vector<int>> parse_cpu_list(std::string_view text) {
   return cpus;
 }
 
-std::string to_cpu_list(const std::vector<int>& cpus) {
-  std::string text;
-  for (std::size_t first = 0; first < cpus.size();) {
-    std::size_t last = first;
-    while (last + 1 < cpus.size() && cpus[last + 1] == cpus[last] + 1) ++last;
-    if (!text.empty()) text += ',';
-    text += std::to_string(cpus[first]);
-    if (last > first) text += "-" + std::to_string(cpus[last]);
-    first = last + 1;
-  }
-  return text;
-}
+std::string to_cpu_list(const std::vector<int>& cpus) { return number_ranges(cpus, ","); }
 
 int count_cpus(const Machine& machine) {
   const auto cpus = parse_cpu_list(file_text(machine.root + "/sys/devices/system/cpu/online"));

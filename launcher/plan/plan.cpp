@@ -20,6 +20,7 @@
 #include "launcher/settings/values.h"
 #include "rendezvous/common/exit_status.h"
 #include "rendezvous/common/parse_number.h"
+#include "rendezvous/common/text/lists.h"
 #include "rendezvous/common/unique_fd.h"
 
 namespace ddprun::cli {

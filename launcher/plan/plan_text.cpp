@@ -8,8 +8,9 @@
 #include "launcher/cli/secrets.h"
 #include "launcher/cli/text.h"
 #include "launcher/settings/values.h"
-#include "rendezvous/common/duration_text.h"
 #include "rendezvous/common/exit_status.h"
+#include "rendezvous/common/text/durations.h"
+#include "rendezvous/common/text/lists.h"
 
 namespace ddprun::cli {
 namespace {

@@ -6,11 +6,11 @@
 #include <string_view>
 #include <utility>
 
-#include "launcher/cli/text.h"
 #include "launcher/settings/settings.h"
 #include "launcher/settings/values.h"
 #include "rendezvous/common/parse_number.h"
 #include "rendezvous/common/slurm.h"
+#include "rendezvous/common/text/lists.h"
 
 namespace ddprun::cli {
 namespace {

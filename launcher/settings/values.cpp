@@ -7,6 +7,7 @@
 #include "launcher/cli/text.h"
 #include "rendezvous/common/exit_status.h"
 #include "rendezvous/common/parse_number.h"
+#include "rendezvous/common/text/lists.h"
 
 namespace ddprun::cli {
 namespace {

@@ -6,6 +6,7 @@
 #include <pthread.h>
 
 #include <functional>
+#include <memory>
 #include <optional>
 #include <utility>
 
@@ -35,5 +36,14 @@ class Thread {
   explicit Thread(pthread_t id) : id_(id) {}
   std::optional<pthread_t> id_;
 };
+
+// Destroys a value on a thread that nothing waits for, because its destructor may hang or take long: closing files, many
+// connections. If no thread can be started, the caller destroys it.
+template <typename T>
+void destroy_on_thread(T value) {
+  const auto shared = std::make_shared<T>(std::move(value));
+  auto thread = Thread::start("ddprun-closer", [shared] { const T gone = std::move(*shared); });
+  if (thread) thread->detach();
+}
 
 }  // namespace ddprun::rdzv

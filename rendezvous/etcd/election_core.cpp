@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "rendezvous/common/text/durations.h"
+
 namespace ddprun::rdzv {
 namespace {
 
@@ -105,8 +107,7 @@ ElectionCore::Out ElectionCore::tick(CoreTime now) {
     give_up(was_in ? GiveUp::Why::kLost : GiveUp::Why::kNeverReached,
             (was_in ? "the leader is gone, and no other could be elected within "
                     : "no leader could be elected within ") +
-                std::to_string(config_.join_timeout.count()) + " ms" +
-                (why_not_.empty() ? "" : ": " + why_not_));
+                duration_text(config_.join_timeout) + (why_not_.empty() ? "" : ": " + why_not_));
     return std::exchange(out_, {});
   }
   if (read_at_ && now >= *read_at_) read();

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "rendezvous/common/lifetime.h"
+#include "rendezvous/common/loop/lifetime.h"
 #include "rendezvous/common/random_number.h"
 #include "rendezvous/etcd/election_core.h"
 #include "rendezvous/etcd/etcd_client.h"
@@ -367,9 +367,9 @@ class EtcdLeader final : public Leader {
   std::unique_ptr<RoundServer> server_;
   std::unique_ptr<Leader> client_;
 
-  const std::unique_ptr<Timer> election_timer_;
-  const std::unique_ptr<Timer> leadership_timer_;
-  const std::unique_ptr<Timer> notice_timer_;
+  const std::unique_ptr<TransportTimer> election_timer_;
+  const std::unique_ptr<TransportTimer> leadership_timer_;
+  const std::unique_ptr<TransportTimer> notice_timer_;
   const Lifetime lifetime_;
   EtcdClient etcd_;  // after the members that its answers use
   LeaderClaims claims_;

@@ -14,7 +14,6 @@
 #include <array>
 #include <boost/asio/connect.hpp>
 #include <boost/asio/ip/tcp.hpp>
-#include <boost/asio/steady_timer.hpp>
 #include <boost/asio/write.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/core/stream_traits.hpp>
@@ -27,7 +26,9 @@
 #include <utility>
 #include <vector>
 
+#include "rendezvous/common/loop/timer.h"
 #include "rendezvous/common/result.h"
+#include "rendezvous/common/text/durations.h"
 #include "rendezvous/http/http_client.h"
 #include "rendezvous/net/name_lookup.h"
 
@@ -174,15 +175,10 @@ class ConnectionOf : public HttpConnection,
     reply_.emplace();
     reply_->header_limit(kMaxHeadBytes);
     reply_->body_limit(body_limit);
-    deadline_.expires_after(options_.time_limit);
-    // A handler that is already queued cannot be cancelled: it sees that its request is not the
-    // last one.
-    deadline_.async_wait([weak = this->weak_from_this(), question = ++question_](error_code ec) {
-      const auto self = weak.lock();
-      if (ec || !self || self->is_over_ || self->question_ != question) return;
-      self->end(Error{ErrorCode::kTimeout, self->who() + " did not answer within " +
-                                               std::to_string(self->options_.time_limit.count()) +
-                                               " ms" + self->what_was_under_way_});
+    deadline_.arm(options_.time_limit, [this] {
+      const auto self = this->shared_from_this();  // its owner may drop it at its end
+      end(Error{ErrorCode::kTimeout, who() + " did not answer within " +
+                                         duration_text(options_.time_limit) + what_was_under_way_});
     });
     if (is_open_) return write();
     under_way(" (its name is being looked up)");
@@ -233,16 +229,11 @@ class ConnectionOf : public HttpConnection,
   void read_head() {
     boost::beast::http::async_read_header(stream_, buffer_, *reply_, then([this] {
                                             if (!done_) {
-                                              answered();
+                                              deadline_.cancel();
                                               if (events_.on_open) events_.on_open(status());
                                             }
                                             if (!is_over_) take({});
                                           }));
-  }
-
-  void answered() {
-    deadline_.cancel();
-    ++question_;
   }
 
   unsigned status() const { return reply_->get().result_int(); }
@@ -282,7 +273,7 @@ class ConnectionOf : public HttpConnection,
   }
 
   void finish() {
-    answered();
+    deadline_.cancel();
     is_open_ = reply_->get().keep_alive() && buffer_.size() == 0;
     HttpReply reply{status(), std::exchange(text_, {}), local_address_};
     std::exchange(done_, nullptr)(std::move(reply));
@@ -297,8 +288,7 @@ class ConnectionOf : public HttpConnection,
   const HttpOptions options_;
   Stream stream_;
   std::unique_ptr<Attempt> lookup_;
-  boost::asio::steady_timer deadline_;
-  std::uint64_t question_ = 0;  // counts requests and answers
+  Timer deadline_;  // armed until a reply is complete, or a stream has begun
   std::string what_was_under_way_;
   std::string local_address_;
   bool is_open_ = false;

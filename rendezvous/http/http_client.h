@@ -22,7 +22,7 @@
 #include <vector>
 
 #include "rendezvous/common/endpoint.h"
-#include "rendezvous/common/lifetime.h"
+#include "rendezvous/common/loop/lifetime.h"
 #include "rendezvous/common/result.h"
 #include "rendezvous/net/transport.h"
 

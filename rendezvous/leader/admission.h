@@ -76,7 +76,7 @@ class Admission {
   const std::shared_ptr<Transport> transport_;
   const NodeProof proof_;
   const Events events_;
-  const std::unique_ptr<Timer> sweep_timer_;
+  const std::unique_ptr<TransportTimer> sweep_timer_;
   std::list<PendingPtr> pending_;  // the oldest first
   const std::size_t pending_max_;
   std::optional<CoreTime> last_warning_;

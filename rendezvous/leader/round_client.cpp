@@ -5,10 +5,10 @@
 #include <utility>
 #include <vector>
 
-#include "rendezvous/common/duration_text.h"
 #include "rendezvous/common/limits.h"
 #include "rendezvous/common/notice_times.h"
 #include "rendezvous/common/random_number.h"
+#include "rendezvous/common/text/durations.h"
 #include "rendezvous/leader/token.h"
 #include "rendezvous/net/name_lookup.h"
 #include "rendezvous/round/resend_queue.h"
@@ -399,11 +399,11 @@ class RoundClient final : public Leader {
 
   std::unique_ptr<Attempt> attempt_;  // a name lookup or a connection
   std::unique_ptr<Attempt> proving_;  // munge makes a credential
-  const std::unique_ptr<Timer> retry_timer_;
-  const std::unique_ptr<Timer> notice_timer_;
-  const std::unique_ptr<Timer> patience_timer_;  // for a connection without a Welcome yet
-  const std::unique_ptr<Timer> keep_alive_timer_;
-  const std::unique_ptr<Timer> loss_timer_;
+  const std::unique_ptr<TransportTimer> retry_timer_;
+  const std::unique_ptr<TransportTimer> notice_timer_;
+  const std::unique_ptr<TransportTimer> patience_timer_;  // for a connection without a Welcome yet
+  const std::unique_ptr<TransportTimer> keep_alive_timer_;
+  const std::unique_ptr<TransportTimer> loss_timer_;
 
   std::vector<std::string> addresses_;  // not tried yet
   std::string address_;                 // of the present attempt or connection

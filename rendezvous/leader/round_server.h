@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "rendezvous/common/clock.h"
-#include "rendezvous/common/lifetime.h"
+#include "rendezvous/common/loop/lifetime.h"
 #include "rendezvous/leader/admission.h"
 #include "rendezvous/leader/leader.h"
 #include "rendezvous/net/transport.h"
@@ -123,9 +123,9 @@ class RoundServer final : public Leader {
   std::unordered_multiset<std::string> addresses_;  // of all peers
   std::uint32_t next_node_ = 1;                     // 0 is our own node
 
-  const std::unique_ptr<Timer> core_timer_;
-  const std::unique_ptr<Timer> keep_alive_timer_;
-  const std::unique_ptr<Timer> silence_timer_;
+  const std::unique_ptr<TransportTimer> core_timer_;
+  const std::unique_ptr<TransportTimer> keep_alive_timer_;
+  const std::unique_ptr<TransportTimer> silence_timer_;
 
   const Lifetime lifetime_;
 };

@@ -5,13 +5,13 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/post.hpp>
-#include <boost/asio/steady_timer.hpp>
 #include <cerrno>
 #include <chrono>
 #include <utility>
 
-#include "rendezvous/common/lifetime.h"
-#include "rendezvous/net/beside_loop.h"
+#include "rendezvous/common/loop/lifetime.h"
+#include "rendezvous/common/loop/timer.h"
+#include "rendezvous/net/call_attempt.h"
 #include "rendezvous/net/connection.h"
 #include "rendezvous/net/name_lookup.h"
 
@@ -40,35 +40,32 @@ constexpr int kAcceptsPerTurn = 256;  // then other handlers have their turn
 // The pause when no descriptor is left and none could be freed.
 constexpr auto kDescriptorPause = std::chrono::milliseconds(100);
 
-// An Asio timer whose handler is queued cannot be cancelled, so the handler compares a counter.
-class AsioTimer final : public Timer {
+// The owners set their time limits after every event. The same limit again leaves the timer as it is: otherwise it would
+// not expire as long as events arrive.
+class AsioTimer final : public TransportTimer {
  public:
   AsioTimer(boost::asio::io_context& io, const ShellClock& clock) : clock_(clock), timer_(io) {}
 
   void at(CoreTime when, std::function<void()> what) override {
-    const bool is_armed = what_ != nullptr;
+    const bool is_set = timer_.is_armed() && when == when_;
     what_ = std::move(what);
-    if (is_armed && when == when_) return;
+    if (is_set) return;
     when_ = when;
-    timer_.expires_at(clock_.at(when));
-    timer_.async_wait(lifetime_.guard([this, count = ++count_](error_code ec) {
-      if (ec || count_ != count) return;
-      if (const auto due = std::exchange(what_, nullptr)) due();
-    }));
+    timer_.arm_at(clock_.at(when), [this] {
+      const auto due = std::move(what_);
+      due();  // may destroy this object
+    });
   }
   void cancel() override {
-    count_ += 1;
     what_ = nullptr;
     timer_.cancel();
   }
 
  private:
   const ShellClock clock_;
-  boost::asio::steady_timer timer_;
+  Timer timer_;
   CoreTime when_{};
-  std::uint64_t count_ = 0;
   std::function<void()> what_;  // empty: not armed
-  const Lifetime lifetime_;
 };
 
 class ConnectAttempt final : public Attempt {
@@ -96,13 +93,8 @@ class ConnectAttempt final : public Attempt {
 
 class AsioAcceptor final : public Attempt {
  public:
-  AsioAcceptor(boost::asio::io_context& io, const ShellClock& clock, Listener listener,
-               AcceptEvents events)
-      : io_(io),
-        clock_(clock),
-        events_(std::move(events)),
-        listening_(io, listener.socket.release()),
-        pause_(io, clock) {
+  AsioAcceptor(boost::asio::io_context& io, Listener listener, AcceptEvents events)
+      : io_(io), events_(std::move(events)), listening_(io, listener.socket.release()), pause_(io) {
     await_connections();
   }
 
@@ -125,17 +117,16 @@ class AsioAcceptor final : public Attempt {
         break;
       } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
         if (events_.on_shortage()) continue;
-        return pause_.at(clock_.now() + kDescriptorPause, [this] { accept_some(); });
+        return pause_.arm(kDescriptorPause, [this] { accept_some(); });
       }  // any other error: that one connection has ended already
     }
     await_connections();
   }
 
   boost::asio::io_context& io_;
-  const ShellClock clock_;
   const AcceptEvents events_;
   boost::asio::posix::stream_descriptor listening_;
-  AsioTimer pause_;
+  Timer pause_;
   const Lifetime lifetime_;
 };
 
@@ -144,7 +135,9 @@ class AsioTransport final : public Transport {
   explicit AsioTransport(boost::asio::io_context& io) : io_(io) {}
 
   CoreTime now() const override { return clock_.now(); }
-  std::unique_ptr<Timer> make_timer() override { return std::make_unique<AsioTimer>(io_, clock_); }
+  std::unique_ptr<TransportTimer> make_timer() override {
+    return std::make_unique<AsioTimer>(io_, clock_);
+  }
   void post(std::function<void()> what) override { boost::asio::post(io_, std::move(what)); }
   std::unique_ptr<Attempt> connect(const Endpoint& numeric, Connected done) override {
     return std::make_unique<ConnectAttempt>(io_, numeric, std::move(done));
@@ -154,11 +147,11 @@ class AsioTransport final : public Transport {
   }
   std::unique_ptr<Attempt> call(std::function<Result<std::string>()> function,
                                 Called done) override {
-    return std::make_unique<BesideLoop<std::string>>(io_, "call", std::move(function),
-                                                     std::move(done));
+    return std::make_unique<CallAttempt<std::string>>(io_, "call", std::move(function),
+                                                      std::move(done));
   }
   std::unique_ptr<Attempt> accept(Listener listener, AcceptEvents events) override {
-    return std::make_unique<AsioAcceptor>(io_, clock_, std::move(listener), std::move(events));
+    return std::make_unique<AsioAcceptor>(io_, std::move(listener), std::move(events));
   }
 
  private:

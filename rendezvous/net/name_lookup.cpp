@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "rendezvous/net/beside_loop.h"
+#include "rendezvous/net/call_attempt.h"
 #include "rendezvous/net/socket_address.h"
 
 namespace ddprun::rdzv {
@@ -34,7 +34,7 @@ Result<std::vector<std::string>> look_up(const std::string& host) {
 
 std::unique_ptr<Attempt> look_up_name(boost::asio::io_context& io, const std::string& host,
                                       Transport::LookedUp done) {
-  return std::make_unique<BesideLoop<std::vector<std::string>>>(
+  return std::make_unique<CallAttempt<std::vector<std::string>>>(
       io, "lookup",
       [host] {
         auto addresses = look_up(host);

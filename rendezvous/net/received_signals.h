@@ -11,7 +11,7 @@
 #include <functional>
 #include <vector>
 
-#include "rendezvous/common/lifetime.h"
+#include "rendezvous/common/loop/lifetime.h"
 #include "rendezvous/common/result.h"
 #include "rendezvous/common/unique_fd.h"
 

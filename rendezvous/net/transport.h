@@ -22,9 +22,9 @@
 
 namespace ddprun::rdzv {
 
-class Timer {
+class TransportTimer {
  public:
-  virtual ~Timer() = default;
+  virtual ~TransportTimer() = default;
   // Calls `what` once, at that time; replaces an earlier setting.
   virtual void at(CoreTime when, std::function<void()> what) = 0;
   virtual void cancel() = 0;
@@ -81,7 +81,7 @@ class Transport {
 
   // The time since the transport was created.
   virtual CoreTime now() const = 0;
-  virtual std::unique_ptr<Timer> make_timer() = 0;
+  virtual std::unique_ptr<TransportTimer> make_timer() = 0;
   // Calls `what` in a later turn of the loop, in the order of the calls.
   virtual void post(std::function<void()> what) = 0;
 

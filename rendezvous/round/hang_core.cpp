@@ -5,6 +5,8 @@
 #include <set>
 #include <utility>
 
+#include "rendezvous/common/text/ranks.h"
+
 namespace ddprun::rdzv {
 namespace {
 
@@ -12,7 +14,6 @@ using namespace std::chrono_literals;
 using std::chrono::nanoseconds;
 
 constexpr std::size_t kStepsKept = 200;
-constexpr std::size_t kRanksNamed = 6;
 
 struct Member {
   const RankCalls* rank = nullptr;
@@ -434,18 +435,6 @@ HangFindings find_hangs(const std::vector<RankCalls>& ranks, int world_size,
   std::ranges::stable_sort(findings.slow, std::ranges::greater{}, &WaitingFor::waited);
   std::ranges::stable_sort(findings.hung, std::ranges::greater{}, &Hung::waited);
   return findings;
-}
-
-std::string ranks_in_words(const std::vector<int>& ranks) {
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  const std::size_t named = std::min(ranks.size(), kRanksNamed);
-  for (std::size_t i = 0; i < named; ++i) {
-    const bool is_last = i + 1 == ranks.size();
-    if (i > 0) text += is_last ? " and " : ", ";
-    text += std::to_string(ranks[i]);
-  }
-  if (ranks.size() > named) text += " and " + std::to_string(ranks.size() - named) + " more";
-  return text;
 }
 
 std::string sentence(const WaitingFor& wait) {

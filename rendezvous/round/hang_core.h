@@ -139,8 +139,6 @@ struct HangFindings {
 HangFindings find_hangs(const std::vector<RankCalls>& ranks, int world_size,
                         const HangRules& rules);
 
-// "ranks 0, 1 and 2", "ranks 0, 1, 2, 3, 4, 5 and 1018 more"
-std::string ranks_in_words(const std::vector<int>& ranks);
 // "rank 3 has not come to all_reduce (call 412 of ddprun), where ranks 0, 1 and 2 wait", or, where all have,
 // "all_reduce (call 412 of ddprun) has not ended: ranks 0 and 1 are in it"
 std::string sentence(const WaitingFor& wait);

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "rendezvous/common/duration_text.h"
 #include "rendezvous/common/limits.h"
+#include "rendezvous/common/text/durations.h"
 
 namespace ddprun::rdzv {
 namespace {

@@ -2,8 +2,8 @@
 
 #include <utility>
 
-#include "rendezvous/common/duration_text.h"
 #include "rendezvous/common/exit_codes.h"
+#include "rendezvous/common/text/durations.h"
 
 namespace ddprun::rdzv {
 JobOutcome cannot_run(int exit_code, std::string sentence) {

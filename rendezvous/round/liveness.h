@@ -2,18 +2,19 @@
 // and leader. Pure values for one thread: the shell reports what it receives and asks every
 // keep-alive interval.
 //
-// A pause of our own process must not look like the silence of others. After a stop (SIGSTOP, a
-// suspended machine) the last message of every peer is old, so both classes restart their timeouts
-// if they were not asked for longer than two intervals.
+// After a pause of our own process (own_pause.h) the last message of every peer is old, so both classes
+// restart their timeouts if they were not asked for longer than two intervals.
 #pragma once
 
 #include <chrono>
 #include <map>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "rendezvous/common/clock.h"
 #include "rendezvous/common/ids.h"
+#include "rendezvous/common/own_pause.h"
 
 namespace ddprun::rdzv {
 
@@ -27,14 +28,14 @@ struct KeepAlive {
   bool operator==(const KeepAlive&) const = default;
 };
 
-// Notices that its owner has not asked for so long that the process must have been stopped.
-class OwnPause {
+// The looks of an owner that is to look at every interval.
+class Looks {
  public:
-  explicit OwnPause(std::chrono::milliseconds interval) : interval_(interval) {}
-  bool ends_at(CoreTime now) {
-    const bool was_paused = last_ && now - *last_ > 2 * interval_;
-    last_ = now;
-    return was_paused;
+  explicit Looks(std::chrono::milliseconds interval) : interval_(interval) {}
+  // Whether the process has paused since the last look.
+  bool end_pause(CoreTime now) {
+    const auto last = std::exchange(last_, now);
+    return last && own_pause(*last + interval_, now, interval_) > CoreTime::duration::zero();
   }
 
  private:
@@ -45,7 +46,7 @@ class OwnPause {
 // The leader's view of its nodes.
 class Liveness {
  public:
-  explicit Liveness(KeepAlive keep_alive) : keep_alive_(keep_alive), pause_(keep_alive.interval) {}
+  explicit Liveness(KeepAlive keep_alive) : keep_alive_(keep_alive), looks_(keep_alive.interval) {}
 
   void heard(NodeId node, CoreTime now) { last_heard_[node] = now; }
   void forget(NodeId node) { last_heard_.erase(node); }
@@ -53,7 +54,7 @@ class Liveness {
   // Forgets the nodes that it returns.
   std::vector<NodeId> take_silent(CoreTime now) {
     std::vector<NodeId> silent;
-    if (pause_.ends_at(now)) {
+    if (looks_.end_pause(now)) {
       for (auto& [node, heard] : last_heard_) heard = now;
       return silent;
     }
@@ -75,7 +76,7 @@ class Liveness {
 
  private:
   KeepAlive keep_alive_;
-  OwnPause pause_;
+  Looks looks_;
   std::map<NodeId, CoreTime> last_heard_;
 };
 
@@ -84,7 +85,7 @@ class Liveness {
 class LeaderLiveness {
  public:
   explicit LeaderLiveness(KeepAlive keep_alive)
-      : keep_alive_(keep_alive), pause_(keep_alive.interval) {}
+      : keep_alive_(keep_alive), looks_(keep_alive.interval) {}
 
   void heard(CoreTime now) {
     last_heard_ = now;
@@ -95,7 +96,7 @@ class LeaderLiveness {
   }
 
   bool is_lost(CoreTime now) {
-    if (pause_.ends_at(now)) {
+    if (looks_.end_pause(now)) {
       last_heard_ = now;
       if (broken_since_) broken_since_ = now;
     }
@@ -108,7 +109,7 @@ class LeaderLiveness {
 
  private:
   KeepAlive keep_alive_;
-  OwnPause pause_;
+  Looks looks_;
   CoreTime last_heard_{};
   std::optional<CoreTime> broken_since_;
 };

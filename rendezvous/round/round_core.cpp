@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "rendezvous/common/exit_codes.h"
+#include "rendezvous/common/own_pause.h"
+#include "rendezvous/common/text/ranks.h"
 #include "rendezvous/round/hang_core.h"
 #include "rendezvous/round/hello_check.h"
 #include "rendezvous/round/job_outcomes.h"
@@ -12,9 +14,7 @@
 namespace ddprun::rdzv {
 namespace {
 
-// A timer that is later than this is late because this process was stopped. Messages that nodes
-// have sent meanwhile are not read yet.
-constexpr auto kOwnPause = std::chrono::milliseconds(100);
+constexpr auto kLate = std::chrono::milliseconds(100);  // for a timer of a process that runs
 // For a job on several nodes, because each of them gets the whole outcome.
 constexpr std::size_t kConsequencesMax = 32;
 constexpr std::size_t kDoneMax = 4096;  // likewise
@@ -482,7 +482,9 @@ std::size_t RoundCore::consequences_max() const {
   return config_.max_nodes > 1 ? kConsequencesMax : std::numeric_limits<std::size_t>::max();
 }
 
-bool RoundCore::was_paused(CoreTime until) const { return now_ - until > kOwnPause; }
+bool RoundCore::was_paused(CoreTime until) const {
+  return own_pause(until, now_, kLate) > CoreTime::duration::zero();
+}
 
 // ---- what a person asks for
 

@@ -444,14 +444,13 @@ class Loop final : public StoreServer {
   // Closing a connection takes the kernel about 5 us, mostly for notifying the peer: 10,000 clients
   // must not delay the next round. They are not served any more; only their sockets are still open.
   void close_in_background() {
-    auto descriptors = std::make_shared<std::vector<UniqueFd>>();
-    descriptors->reserve(open_sessions_ + 1);
-    descriptors->push_back(std::move(epoll_));
+    std::vector<UniqueFd> descriptors;
+    descriptors.reserve(open_sessions_ + 1);
+    descriptors.push_back(std::move(epoll_));
     for (const auto& session : sessions_) {
-      if (session) descriptors->push_back(std::move(session->socket));
+      if (session) descriptors.push_back(std::move(session->socket));
     }
-    auto closer = Thread::start("ddprun-closer", [descriptors] { descriptors->clear(); });
-    if (closer) closer->detach();
+    destroy_on_thread(std::move(descriptors));
   }
 
   void log(const std::string& line) {

@@ -14,6 +14,8 @@
 #include <random>
 
 #include "rendezvous/common/limits.h"
+#include "rendezvous/common/text/durations.h"
+#include "rendezvous/common/text/lists.h"
 
 namespace ddprun::rdzv {
 namespace {
@@ -104,15 +106,10 @@ Error handshake_error(Error error) {
 
 // ---- words
 
-std::string in_ms(milliseconds time) { return std::to_string(time.count()) + " ms"; }
-
-std::string join(const std::vector<std::string>& keys) {
+std::string in_quotes(std::vector<std::string> keys) {
   constexpr std::size_t kShown = 10;
-  std::string text;
-  for (std::size_t i = 0; i < std::min(keys.size(), kShown); ++i)
-    text += (i > 0 ? ", '" : "'") + keys[i] + "'";
-  if (keys.size() > kShown) text += " and " + std::to_string(keys.size() - kShown) + " more";
-  return text;
+  for (std::string& key : keys) key = "'" + key + "'";
+  return joined_some(keys, kShown);
 }
 
 std::string lost() { return std::string("the connection is lost: ") + std::strerror(errno); }
@@ -130,7 +127,7 @@ Result<std::unique_ptr<StoreClient>> StoreClient::connect(const StoreClientOptio
     const auto next = Clock::now() + pause / 2 + pause * static_cast<int>(random() % 1024) / 1024;
     if (!may_pass(store.error()) || next >= deadline) {
       const std::string limit =
-          may_pass(store.error()) ? " within " + in_ms(options.connect_timeout) : "";
+          may_pass(store.error()) ? " within " + duration_text(options.connect_timeout) : "";
       store.error().message = "cannot connect to the store at " + options.server.to_string() +
                               limit + ": " + store.error().message;
       return store;
@@ -299,7 +296,7 @@ Result<void> StoreClient::barrier(std::string_view key, std::int64_t world_size,
       .and_then([&] {
         return await_release(deadline, "the barrier '" + std::string(key) +
                                            "' was not reached by " + std::to_string(world_size) +
-                                           " clients within " + in_ms(timeout));
+                                           " clients within " + duration_text(timeout));
       });
 }
 
@@ -338,7 +335,8 @@ Result<std::int64_t> StoreClient::ask_number(const RequestEncoder& request) {
 
 Result<void> StoreClient::wait_until(const Keys& keys, Milliseconds timeout, Deadline deadline) {
   return send(RequestEncoder(Query::kWait).keys(keys).str(), in_time()).and_then([&] {
-    return await_release(deadline, "not set within " + in_ms(timeout) + ": " + join(keys));
+    return await_release(deadline,
+                         "not set within " + duration_text(timeout) + ": " + in_quotes(keys));
   });
 }
 

@@ -75,7 +75,8 @@ install(FILES ${PROJECT_BINARY_DIR}/share/ddprun@.service DESTINATION lib/system
 
 if(DDPRUN_WORKER_LIB)
   set(_worker ddprun_worker ddprun_standby ddprun_nccl_module ddprun_rendezvous_store_client ddprun_rendezvous_store_wire
-              ddprun_rendezvous_common ddprun_rendezvous_common_worker_abi ddprun_options)
+              ddprun_rendezvous_common ddprun_rendezvous_common_text ddprun_rendezvous_common_worker_abi
+              ddprun_options)
   foreach(room ${DDPRUN_WORKER_ROOMS})
     list(APPEND _worker ddprun_worker_lib_${room})
     if(TARGET ddprun_worker_lib_${room}_base)

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "agent/core/hang_response_core.h"
+#include "rendezvous/common/text/ranks.h"
 #include "tests/sim/event_queue.h"
 #include "tests/sim/invariants.h"
 #include "tests/sim/random.h"
@@ -64,7 +65,7 @@ class HangSimulation {
     const int ranks = random_.number(1, 3);
     for (int i = 0; i < ranks; ++i) hung.ranks.push_back(number * kRanksOfCase + i);
     const response::CaseId id{static_cast<std::uint64_t>(++last_id_)};
-    trace_("case ", last_id_, ": ", rdzv::ranks_in_words(hung.ranks), " hang");
+    trace_("case ", last_id_, ": ", ranks_in_words(hung.ranks), " hang");
     open_[id].ranks = {hung.ranks.begin(), hung.ranks.end()};
     step(response::Found{id, hung});
   }

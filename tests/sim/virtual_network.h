@@ -171,7 +171,7 @@ class VirtualNetwork {
     bool is_finished_ = false;
   };
 
-  class Timer final : public rdzv::Timer {
+  class Timer final : public rdzv::TransportTimer {
    public:
     Timer(EventQueue& queue, ProcessPtr process) : queue_(queue), process_(std::move(process)) {}
 
@@ -230,7 +230,7 @@ class VirtualNetwork {
         : network_(network), host_(std::move(host)), slot_(slot), process_(std::move(process)) {}
 
     CoreTime now() const override { return network_.queue_.now(); }
-    std::unique_ptr<rdzv::Timer> make_timer() override {
+    std::unique_ptr<rdzv::TransportTimer> make_timer() override {
       return std::make_unique<Timer>(network_.queue_, process_);
     }
     void post(std::function<void()> what) override {

@@ -120,7 +120,7 @@ TEST(WaitLine, SaysWhereTheProgramIsThatHasNotCome) {
                               .missing = {1}};
   const std::string told =
       "rank 1 has not come to all_reduce (call 7 of default_pg), where ranks 0 and 2 wait, for 5 "
-      "min";
+      "min 05 s";
   const auto line = [&](RankStack stack) { return wait_line(wait, {{1, std::move(stack)}}, 4711); };
   const std::string next = "; ddpctl stacks 4711 shows all ranks";
   EXPECT_EQ(line({"",
@@ -141,13 +141,15 @@ TEST(WaitLine, SaysWhereTheProgramIsThatHasNotCome) {
 
 TEST(WaitLine, SaysWhoWaitsInTheStore) {
   rdzv::WaitingFor wait{.group = "/rank_2", .waited = 61s, .waiting = {0, 1}, .missing = {2}};
-  EXPECT_EQ(wait_line(wait, {{2, {"", "load (train.py:4)\n", ""}}}, 4711),
-            "rank 2 does not wait in the store of this round, where ranks 0 and 1 wait for the key "
-            "/rank_2, for 1 min; rank 2: load (train.py:4); ddpctl stacks 4711 shows all ranks");
+  EXPECT_EQ(
+      wait_line(wait, {{2, {"", "load (train.py:4)\n", ""}}}, 4711),
+      "rank 2 does not wait in the store of this round, where ranks 0 and 1 wait for the key "
+      "/rank_2, for 1 min 01 s; rank 2: load (train.py:4); ddpctl stacks 4711 shows all ranks");
   wait.missing.clear();
-  EXPECT_EQ(wait_line(wait, {}, 4711),
-            "ranks 0 and 1 wait in the store of this round for the key /rank_2, for 1 min; ddpctl "
-            "stacks 4711 shows all ranks");
+  EXPECT_EQ(
+      wait_line(wait, {}, 4711),
+      "ranks 0 and 1 wait in the store of this round for the key /rank_2, for 1 min 01 s; ddpctl "
+      "stacks 4711 shows all ranks");
 }
 
 // As in a job of 128 nodes: what it takes is printed, and how much text it is.

@@ -21,6 +21,7 @@
 #include <utility>
 
 #include "agent/output/output.h"
+#include "tests/support/run_until.h"
 
 namespace ddprun::agent {
 
@@ -73,17 +74,6 @@ class PipeEnds {
 
   std::array<int, 2> fds_{-1, -1};
 };
-
-// Runs the loop until the condition holds; false after ten seconds.
-inline bool run_until(boost::asio::io_context& loop, const std::function<bool()>& condition) {
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
-  while (!condition()) {
-    if (std::chrono::steady_clock::now() > deadline) return false;
-    loop.restart();
-    loop.run_one_for(std::chrono::milliseconds(2));
-  }
-  return true;
-}
 
 inline void write_all(int fd, std::string_view bytes) {
   while (!bytes.empty()) {

@@ -63,7 +63,7 @@ class StackDumpTest : public ::testing::Test {
   boost::asio::io_context io_;
 };
 
-// Whoever is called destroys it, as the WorkerGroup does.
+// The callback destroys it, as the class Workers does.
 TEST_F(StackDumpTest, CallsBackOnceWhenItsDebuggerHasEnded) {
   int calls = 0;
   std::unique_ptr<StackDump> dump;

@@ -48,8 +48,7 @@ class JobEndTest : public ::testing::Test {
                           .stop = [](const std::string&) { return Result<void>(); },
                           .restart = [](const std::string&) { return Result<Round>(Round{0}); },
                           .replace = [](int, const std::string&) { return std::nullopt; }});
-    leader_.emplace(loop_, job_, "here", log_, queries_->query(),
-                    LeaderPort::Events{[](const NodeEvent&) {}, [](const auto&) {}});
+    leader_.emplace(loop_, job_, "here", log_, queries_->query(), store_, [](const NodeEvent&) {});
     end_.emplace(
         parts, JobEnd::Others{*observers_, *queries_, *leader_}, [] { return "a remark\n"; },
         /*wants_summary=*/false);
@@ -78,6 +77,7 @@ class JobEndTest : public ::testing::Test {
   Output output_{loop_.get_executor(), console_, job_.output, "job", ""};
   std::optional<Observers> observers_;
   std::optional<QueryPort> queries_;
+  RoundStore store_{loop_, job_, [](std::string_view) {}};
   std::optional<LeaderPort> leader_;
   std::optional<JobEnd> end_;
 };

@@ -29,16 +29,12 @@ class LeaderPortTest : public ::testing::Test {
   void find(Where where, const rdzv::Endpoint& endpoint = {}) {
     job_.nodes.leader.where = where;
     job_.nodes.leader.endpoint = endpoint;
-    port_.emplace(io_, job_, "here", log_, query_,
-                  LeaderPort::Events{.event =
-                                         [this](NodeEvent event) {
-                                           const auto* found = std::get_if<LeaderFound>(&event);
-                                           if (found == nullptr)
-                                             return said_.push_back(std::move(event));
-                                           is_hosted_ = found->is_hosted;
-                                           port_->join(std::nullopt);
-                                         },
-                                     .store_client = [](const rdzv::StoreClientArrived&) {}});
+    port_.emplace(io_, job_, "here", log_, query_, store_, [this](NodeEvent event) {
+      const auto* found = std::get_if<LeaderFound>(&event);
+      if (found == nullptr) return said_.push_back(std::move(event));
+      is_hosted_ = found->is_hosted;
+      port_->join(std::nullopt);
+    });
     port_->find(nullptr);
   }
   template <typename Event>
@@ -59,6 +55,7 @@ class LeaderPortTest : public ::testing::Test {
   Job job_;
   Console console_{io_.get_executor()};
   const Log log_{console_, {{"DDPRUN_LOG_LEVEL", "critical"}}};
+  RoundStore store_{io_, job_, [](std::string_view) {}};
   std::optional<LeaderPort> port_;
   JobQuery query_{io_,
                   {"job", "train", "1.0", "here"},

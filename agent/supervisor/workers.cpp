@@ -1,0 +1,761 @@
+#include "agent/supervisor/workers.h"
+
+#include <signal.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <iterator>
+#include <numeric>
+#include <utility>
+
+#include "agent/core/worker_environment.h"
+#include "agent/failure/error_file.h"
+#include "agent/failure/failure_report.h"
+#include "agent/process/child_end.h"
+#include "agent/process/orphans.h"
+#include "agent/process/search_path.h"
+#include "agent/python/python_archives.h"
+#include "rendezvous/common/exit_codes.h"
+#include "rendezvous/common/foreign_text.h"
+#include "rendezvous/common/text/ranks.h"
+
+namespace ddprun::agent {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr std::chrono::milliseconds kErrorFileLimit = 2s;  // a failure waits for its file
+
+void add_error(rdzv::WorkerFailure& failure, const WorkerError& error, const std::string& file) {
+  failure.error_file = file;
+  // The tail of stderr contains the call stack already.
+  const bool shows_stack = failure.stderr_tail.empty() && !error.callstack.empty();
+  failure.message = shows_stack ? error.callstack : error.message;
+}
+
+// The program of this worker was not executed. What its process did in its place does not count.
+void note_refusal(rdzv::WorkerFailure& failure, const Error& refusal) {
+  failure.message = refusal.to_string();
+  failure.is_worth_a_retry =
+      refusal.code != ErrorCode::kNotFound && refusal.code != ErrorCode::kPermissionDenied;
+  failure.status = ExitStatus::exited(refusal.code == ErrorCode::kNotFound ? kExitNotFound
+                                      : failure.is_worth_a_retry           ? kExitCannotRun
+                                                                           : kExitNotExecutable);
+}
+
+constexpr std::chrono::milliseconds kDyingLimit = 2s;  // as that of orphans
+// For the last thread of a worker that is dead, which has no process any more and gets what the others leave over.
+constexpr std::chrono::milliseconds kLastThreadLimit = 500ms;
+
+// Without this, gdb reports the SIGSTOP that stopped the worker as a new one, and the worker stays
+// stopped after "detach". So gdb sends SIGCONT after it has attached, which does not make the
+// worker run, and ignores both signals.
+std::string gdb_line(const std::string& attach, const std::string& kill) {
+  return "  gdb " + attach + " -ex 'handle SIGSTOP SIGCONT nostop noprint nopass' -ex 'shell " +
+         kill + "'\n";
+}
+
+// What the user reads about a worker that is stopped before its first instruction: whole lines. No
+// debug server is started, because everybody who reaches its port controls the worker.
+std::string waits_for_debugger_text(int rank, pid_t pid, const std::string& host,
+                                    const Environment& environment) {
+  const std::string path = value_or_empty(environment, "PATH");
+  const std::string number = std::to_string(pid);
+  const std::string go_on = "kill -CONT " + number;
+  std::string text = "ddprun: rank " + std::to_string(rank) + " (pid " + number +
+                     ") waits before its first instruction; to debug it, or to let it go on:\n" +
+                     gdb_line("-p " + number, go_on);
+  if (!find_in_path(path, "gdbserver").empty()) {
+    text += gdb_line("-ex 'target remote | ssh " + host + " gdbserver --attach - " + number + "'",
+                     "ssh " + host + " " + go_on);
+  }
+  return text + "  " + go_on + "\n";
+}
+
+}  // namespace
+
+Workers::Workers(AgentParts parts, std::optional<Keeper>& keeper, OnEvent on_event,
+                 StartProcess start)
+    : parts_(std::move(parts)),
+      job_(parts_.job),
+      output_(parts_.output),
+      on_event_(std::move(on_event)),
+      start_process_(start),
+      reaper_(parts_.io, parts_.agent_id, keeper, parts_.log, reaper_hooks()),
+      standbys_(parts_.io, job_, parts_.agent_id, standby_hooks()),
+      death_watch_(parts_.io.get_executor()),
+      files_(parts_.io.get_executor(), "ddprun-files"),
+      workers_(static_cast<std::size_t>(job_.local_world_size)),
+      view_(job_, round_, workers_),
+      replacement_(job_.local_world_size),
+      close_timer_(parts_.io),
+      stacks_(parts_, view_) {
+  if (job_.standbys.prepares) output_.keep_files_of_rounds();
+}
+
+ChildReaper::Hooks Workers::reaper_hooks() {
+  return {.is_owned = [this](pid_t pid) { return is_owned(pid); },
+          .on_keeper_replaced = [this](pid_t pid) { emit(worker_event::KeeperReplaced{pid}); }};
+}
+
+StandbyPool::Hooks Workers::standby_hooks() {
+  std::function<void(ProcessSpec&, ChildEnvironment&)> add_hooks;
+  if (wants_python_hooks(job_)) {
+    add_hooks = [this](ProcessSpec& spec, ChildEnvironment& environment) {
+      add_python_hooks(spec, environment);
+    };
+  }
+  return {.keeper_slot =
+              [this](std::size_t index) { return reaper_.keeper_slot(workers_.size() + index); },
+          .next_control_group = [this] { return reaper_.next_control_group(); },
+          .add_python_hooks = std::move(add_hooks),
+          .are_workers_starting = [this] { return are_workers_starting(); },
+          .worker_like_a_zygote = [this] { return worker_like_a_zygote(); },
+          .blueprint = [this](int local_rank) { return blueprint_of_prepared(local_rank); },
+          .start =
+              [this](const ProcessSpec& spec, WorkerProcess::OnEnd on_end,
+                     WorkerProcess::OnStarted on_started) {
+                return start_prepared(spec, std::move(on_end), std::move(on_started));
+              },
+          .worker =
+              [this](int local_rank) {
+                const auto& process = worker(local_rank).process;
+                return process ? process->pid() : 0;
+              },
+          .remove_file =
+              [this](const std::string& path) {
+                files_.run<int>([path] { return ::unlink(path.c_str()); }, [](int) {});
+              },
+          .is_replacing = [this] { return replacement_.is_replacing(); },
+          .reaped =
+              [this] {
+                reaper_.reap();
+                go_on_closing();
+              },
+          .tell =
+              [log = parts_.log](std::string_view sentence, bool is_warning) {
+                log.write(is_warning ? Log::Level::kWarning : Log::Level::kInfo, sentence);
+              }};
+}
+
+// ---- a round begins
+
+void Workers::begin(const rdzv::RoundStart& start, WantedSteps wanted_steps) {
+  round_ = start;
+  wanted_steps_ = std::move(wanted_steps);
+  is_stopping_ = false;
+  grace_.reset();
+  replacement_.round_begins();
+  for (Worker& each : workers_) each.before.reset();
+  process_groups_.clear();
+  stacks_.round_begins();
+  std::vector<int> local_ranks(workers_.size());
+  std::iota(local_ranks.begin(), local_ranks.end(), 0);
+  is_about_to_start_ = true;
+  output_.prepare_round(number(round_.round), local_ranks, [this](Result<void> made) {
+    if (!made) return start_all(std::move(made));
+    standbys_.round_begins([this] { start_all({}); });
+  });
+}
+
+void Workers::do_not_start() {
+  if (!std::exchange(is_about_to_start_, false)) return;
+  output_.cancel_round();
+  standbys_.do_not_begin();
+  for (int local_rank = 0; local_rank < count(); ++local_rank) {
+    emit(worker_event::NotStarted{local_rank});
+  }
+}
+
+void Workers::start_all(Result<void> files) {
+  is_about_to_start_ = false;
+  std::optional<Error> refused;
+  if (!files) refused = std::move(files.error());
+  std::vector<rdzv::WorkerFailure> not_started;
+  for (int local_rank = 0; local_rank < count(); ++local_rank) {
+    if (!refused) {
+      auto started = start_one(local_rank);
+      if (started) continue;
+      refused = std::move(started.error());
+    }
+    // After the first failure the remaining workers are not tried.
+    rdzv::WorkerFailure failure =
+        failure_of(local_rank, ExitStatus::exited(kExitCannotRun), /*pid=*/0);
+    failure.message = refused->to_string();
+    not_started.push_back(std::move(failure));
+  }
+  std::vector<pid_t> pids;
+  for (const Worker& each : workers_) pids.push_back(each.process ? each.process->pid() : 0);
+  emit(worker_event::Started{std::move(pids)});
+  oom_watch_.begin_round(own_groups_);
+  reaper_.remove_abandoned_groups();
+  for (rdzv::WorkerFailure& each : not_started) emit(worker_event::Ended{std::move(each)});
+  for (int local_rank = 0; local_rank < count(); ++local_rank) {
+    if (worker(local_rank).process && !worker(local_rank).is_starting) worker_runs(local_rank);
+  }
+  look_whether_all_run();
+}
+
+void Workers::on_started(int local_rank, std::uint64_t number, Result<void> started) {
+  Worker& its = worker(local_rank);
+  if (its.number != number) return;
+  its.is_starting = false;
+  started ? worker_runs(local_rank) : void(its.not_started = std::move(started.error()));
+  look_whether_all_run();
+}
+
+void Workers::worker_runs(int local_rank) {
+  const int rank = identity_of(local_rank).rank;
+  if (std::ranges::count(job_.debugged_ranks, rank) > 0) {
+    // It looks for gdbserver in the folders of PATH.
+    files_.run<std::string>(
+        [rank, pid = worker(local_rank).process->pid(), host = parts_.host,
+         environment = job_.environment] {
+          return printable_lines(waits_for_debugger_text(rank, pid, host, environment));
+        },
+        [this](const std::string& text) { parts_.console.say(Stream::kStderr, text); });
+  }
+  emit(worker_event::Executed{local_rank});
+}
+
+// Standbys are made beside workers that run, not beside those that wait for a file server.
+void Workers::look_whether_all_run() {
+  if (is_stopping_ || std::ranges::any_of(workers_, &Worker::is_starting)) return;
+  standbys_.round_runs();
+}
+
+WorkerIdentity Workers::identity_of(int local_rank) const {
+  return {local_rank, round_.rank_offset + local_rank, job_.role, parts_.host};
+}
+
+// What a worker of that rank is started with, but for its streams and its keeper's slot.
+StandbyPool::Blueprint Workers::blueprint(int local_rank, const std::string& error_file) {
+  ChildEnvironment environment = worker_environment(job_, round_, local_rank, error_file);
+  environment.set(kAgentVariable, parts_.agent_id);
+  StandbyPool::Blueprint made;
+  made.link = make_link(environment);
+  if (standbys_.prepares()) environment.set(link::kReplacesVariable, "1");
+  made.error_file = error_file;
+  ProcessSpec& spec = made.spec;
+  spec.preempt_signal = job_.preempt_signal.value_or(0);
+  spec.path = job_.program.path;
+  spec.argv = worker_arguments(job_.program, local_rank);
+  if (wants_python_hooks(job_)) add_python_hooks(spec, environment);
+  spec.environment = environment.lines();
+  spec.control_group = reaper_.control_group();
+  if (!job_.cpus_of.empty()) spec.cpus = job_.cpus_of.at(static_cast<std::size_t>(local_rank));
+  if (made.link) {
+    spec.link_socket_fd = made.link->worker_socket();
+    spec.link_page_fd = made.link->worker_page();
+    spec.link_record_fd = made.link->worker_record();
+    if (snapshot_) spec.link_snapshot_fd = snapshot_.get();
+  }
+  return made;
+}
+
+Result<void> Workers::start_one(int local_rank) {
+  const WorkerIdentity identity = identity_of(local_rank);
+  auto streams = output_.open(number(round_.round), identity);
+  if (!streams) return fail(std::move(streams.error()));
+  const auto index = static_cast<std::size_t>(local_rank);
+  const std::string error_file = output_.error_file_of(number(round_.round), local_rank);
+  if (output_.removes_error_files()) reaper_.keep_error_file(index, error_file);
+  auto [spec, link, its_error_file] = blueprint(local_rank, error_file);
+  if (local_rank == 0) standbys_.add_imports_file(spec);
+  spec.stdout_fd = streams->stdout_fd;
+  spec.stderr_fd = streams->stderr_fd;
+  spec.keeper_slot = reaper_.keeper_slot(index);
+  spec.waits_for_debugger = std::ranges::count(job_.debugged_ranks, identity.rank) > 0;
+  if (const auto& wanted = wanted_steps_.at(index); link && wanted) {
+    spec.wanted_kind = wanted->kind;
+    spec.wanted_step = wanted->step;
+  }
+  const std::uint64_t number = ++processes_;
+  const auto on_its_end = teller_of_end(local_rank, number);
+  Result<std::unique_ptr<WorkerProcess>> process = standbys_.take(spec, on_its_end);
+  const bool is_starting = *process == nullptr;
+  if (is_starting) {
+    process = start_process_(parts_.io, spec, on_its_end,
+                             [this, local_rank, number](Result<void> started) {
+                               on_started(local_rank, number, std::move(started));
+                             });
+  }
+  output_.started(local_rank);
+  if (!process) {
+    output_.ended(local_rank);
+    return fail(std::move(process.error()));
+  }
+  const pid_t pid = (*process)->pid();
+  parts_.log.debug("rank " + std::to_string(identity.rank) + " is pid " + std::to_string(pid));
+  if (!(*process)->is_in_control_group()) reaper_.leave_control_group();
+  if (!(*process)->has_pidfd() && !std::exchange(has_told_no_pidfd_, true)) {
+    parts_.log.debug("there are no pidfds here: SIGCHLD tells of the ends of workers");
+  }
+  note_process(local_rank, **process);
+  if (link) link->started(pid, link_hooks(local_rank));
+  worker(local_rank) = {.process = std::move(*process),
+                        .link = link,
+                        .number = number,
+                        .error_file = error_file,
+                        .is_starting = is_starting};
+  return {};
+}
+
+WorkerProcess::OnEnd Workers::teller_of_end(int local_rank, std::uint64_t number) {
+  return [this, local_rank, number](ExitStatus status) { on_end(local_rank, number, status); };
+}
+
+void Workers::note_process(int local_rank, WorkerProcess& process) {
+  process_groups_.insert(process.pid());
+  process.tell_of_rest([log = parts_.log,
+                        rank = identity_of(local_rank).rank](const std::string& processes) {
+    log.warn("rank " + std::to_string(rank) +
+             " has succeeded, and what it left in its process group is killed (what setsid starts "
+             "lives on): " +
+             processes);
+  });
+}
+
+WorkerLink::Hooks Workers::link_hooks(int local_rank) {
+  return {.misuse =
+              [log = parts_.log, rank = identity_of(local_rank).rank](std::string_view what) {
+                log.warn("rank " + std::to_string(rank) + " " + std::string(what));
+              },
+          .stepped =
+              [this, local_rank](const StepMarks& marks) {
+                emit(worker_event::Stepped{local_rank, marks});
+              },
+          .replicas_differ =
+              [this](std::int64_t step, int rank, int other, const std::string& what) {
+                emit(worker_event::ReplicasDiffer{step, rank, other, what});
+              },
+          .hello = [this, local_rank] { on_hello(local_rank); },
+          .cannot_recover =
+              [this, local_rank](const std::string& why, bool nor_later) {
+                standbys_.worker_cannot(why, nor_later);
+                if (replacement_.refused(local_rank)) {
+                  emit(worker_event::CannotRegroup{local_rank});
+                }
+              },
+          .regrouped =
+              [this, local_rank](std::uint32_t generation) {
+                emit(worker_event::Regrouped{local_rank, generation});
+              },
+          .committed = [this, local_rank](
+                           std::uint32_t generation) { on_committed(local_rank, generation); }};
+}
+
+// A worker can run without its link, so an error (a limit, a seccomp filter) does not stop the job.
+std::shared_ptr<WorkerLink> Workers::make_link(ChildEnvironment& environment) {
+  // The agent's own, if it is itself a worker.
+  for (const char* const name :
+       {link::kSocketVariable, link::kPageVariable, record::kVariable, link::kSnapshotVariable,
+        link::kMirrorVariable, link::kPreparedVariable, link::kReplacesVariable}) {
+    environment.unset(name);
+  }
+  auto made = WorkerLink::make(parts_.io.get_executor());
+  if (!made) {
+    const bool is_missed = job_.hangs.timeout.limit({}).has_value();
+    if (!is_missed || !std::exchange(has_told_no_link_, true)) {
+      parts_.log.write(is_missed ? Log::Level::kWarning : Log::Level::kDebug,
+                       "a worker starts without its link, so it is not noticed if it hangs: " +
+                           made.error().to_string());
+    }
+    return nullptr;
+  }
+  environment.set(link::kSocketVariable, std::to_string((*made)->worker_socket()));
+  environment.set(link::kPageVariable, std::to_string((*made)->worker_page()));
+  environment.set(record::kVariable, std::to_string((*made)->worker_record()));
+  // Nobody would read it where no round can follow.
+  const bool may_restart = job_.restarts.max_restarts > 0 || !job_.nodes.is_alone();
+  if (!snapshot_ && may_restart) {
+    snapshot_.reset(::memfd_create(link::kSnapshotName, MFD_CLOEXEC));
+  }
+  if (snapshot_) environment.set(link::kSnapshotVariable, std::to_string(snapshot_.get()));
+  return std::move(*made);
+}
+
+// Without them the program runs the same.
+void Workers::add_python_hooks(ProcessSpec& spec, ChildEnvironment& environment) {
+  if (!python_hooks_) {
+    auto made = file_in_memory("ddprun-hooks", kHooksArchive);
+    if (!made) return parts_.log.debug("no hooks for Python: " + made.error().to_string());
+    python_hooks_ = std::move(*made);
+  }
+  if (job_.hangs.timeout.limit({})) environment.set("DDPRUN_NCCL_RECORD", "1");
+  put_first_on_python_path(environment, python_hooks_.get());
+  spec.inherited_fds.push_back(python_hooks_.get());
+}
+
+// ---- a round is stopped
+
+void Workers::signal(int local_rank, int signal) {
+  do_not_start();
+  standbys_.round_is_over();
+  WorkerProcess* const process = worker(local_rank).process.get();
+  if (process == nullptr) return;
+  process->tell_of_rest(nullptr);  // a worker that is told to stop leaves nothing on purpose
+  if (signal == SIGKILL) stacks_.finish();
+  if (signal == SIGKILL && grace_) {
+    emit(worker_event::Killed{local_rank, process->pid(), *grace_});
+  }
+  const bool asks_to_end = signal != SIGKILL && signal != SIGCONT;
+  asks_to_end ? process->stop(signal) : process->signal_group(signal);
+}
+
+void Workers::ask_to_leave(int local_rank, int signal) {
+  do_not_start();
+  const Worker& asked = worker(local_rank);
+  if (!asked.process || (asked.link && asked.link->ask_to_leave())) return;
+  asked.process->signal_worker(signal);  // not to its children: they may not handle the signal
+}
+
+void Workers::tell_group_broken(int rank) {
+  for (const Worker& each : workers_) {
+    if (each.process && each.link) each.link->tell_group_broken(round_.round, rank);
+  }
+}
+
+void Workers::take_stacks() {
+  stacks_.take([this] { emit(worker_event::StacksTaken{}); });
+}
+
+void Workers::close(bool spares_orphans) {
+  spares_orphans_ = spares_orphans;
+  stacks_.round_closes();
+  standbys_.round_is_over();
+  for (Worker& each : workers_) each.before.reset();
+  dying_.let_end(std::chrono::milliseconds::zero());
+  is_closing_ = true;
+  close_timer_.arm(kDyingLimit, [this] {
+    dying_.give_up(parts_.log);
+    go_on_closing();
+  });
+  go_on_closing();
+}
+
+// Processes that were killed and whose end is awaited must not be taken for orphans.
+void Workers::go_on_closing() {
+  const bool are_gone =
+      dying_.are_all_gone() && (standbys_.are_all_for_ranks_gone() || !close_timer_.is_armed());
+  if (!is_closing_ || !are_gone) return;
+  is_closing_ = false;
+  close_timer_.cancel();
+  reaper_.end_orphans({process_groups_, spares_orphans_}, [this] { emit(worker_event::Closed{}); });
+}
+
+// ---- workers end
+
+void Workers::on_end(int local_rank, std::uint64_t number, ExitStatus status) {
+  if (dying_.ended(number)) {
+    reaper_.reap();
+    return go_on_closing();
+  }
+  worker_ended(local_rank, status, worker(local_rank).process->pid());
+}
+
+void Workers::worker_ended(int local_rank, ExitStatus status, pid_t pid) {
+  output_.ended(local_rank);
+  rdzv::WorkerFailure end = failure_of(local_rank, status, pid);
+  emit(worker_event::Ending{local_rank, status, is_stopping_});
+  death_watch_.forget(pid);
+  Worker ended = std::exchange(worker(local_rank), Worker());
+  if (ended.not_started) note_refusal(end, *ended.not_started);
+  if (job_.standbys.prepares) worker(local_rank).before = std::move(ended.link);
+  replacement_.ended(local_rank);
+  reaper_.reap();
+  // Then the round stops, and this worker is one that was told to.
+  if (job_.preempt_signal && status.signal == job_.preempt_signal) {
+    emit(worker_event::Preempted{status.signal});
+  }
+  const bool was_told_to_stop = is_stopping_;
+  // If it was told to stop, only SIGKILL may mean that it ran out of memory.
+  const bool may_be_out_of_memory = status.signal == SIGKILL || !was_told_to_stop;
+  if (!status.is_success() && may_be_out_of_memory) {
+    end.killed_for_memory = oom_watch_.take_kill();
+  }
+  if (status.is_success() || ended.error_file.empty() || ended.not_started) {
+    return report_end(std::move(end), was_told_to_stop);
+  }
+  files_.run<std::optional<WorkerError>>(
+      kErrorFileLimit, [file = ended.error_file] { return read_error_file(file); },
+      [this, end = std::move(end), was_told_to_stop,
+       file = ended.error_file](std::optional<std::optional<WorkerError>> read) {
+        rdzv::WorkerFailure known = end;
+        if (!read) parts_.log.warn(file + " cannot be read: its file system does not answer");
+        if (read && *read) add_error(known, **read, file);
+        report_end(std::move(known), was_told_to_stop);
+      });
+}
+
+void Workers::report_end(rdzv::WorkerFailure end, bool was_told_to_stop) {
+  worker_event::Ended event{std::move(end), was_told_to_stop, std::nullopt};
+  if (event.end.status.is_success()) {
+    standbys_.round_is_over();  // no worker is replaced from now on: the part of this one is done
+  } else {
+    event.replaceable = replaceable(event.end);
+  }
+  emit(std::move(event));
+}
+
+rdzv::WorkerFailure Workers::failure_of(int local_rank, ExitStatus status, pid_t pid) const {
+  const Worker& its = worker(local_rank);
+  rdzv::WorkerFailure failure;
+  failure.rank = round_.rank_offset + local_rank;
+  failure.local_rank = local_rank;
+  failure.node_rank = round_.node_rank;
+  failure.host = parts_.host;
+  failure.pid = pid;
+  failure.status = status;
+  failure.when = std::chrono::system_clock::now();
+  if (pid == 0 || status.is_success()) return failure;
+  failure.stderr_tail = output_.stderr_tail(local_rank);
+  failure.log_dir = output_.log_directory_of(local_rank);
+  if (its.link) failure.progress = with_calls(its.link->progress(), view_.calls(local_rank));
+  if (status.signal == SIGKILL && !its.hang.empty()) {
+    failure.hang = its.hang;
+    failure.message = its.hang_stack;
+  }
+  if (status.signal == SIGKILL) failure.asked_by = its.asked_by;
+  return failure;
+}
+
+// ---- replacement in place
+
+Result<StandbyPool::Blueprint> Workers::blueprint_of_prepared(int local_rank) {
+  std::atomic<pid_t>* const slot = standbys_.free_slot();
+  if (slot == nullptr && reaper_.keeper_slot(0) != nullptr) {
+    return fail(ErrorCode::kResourceExhausted, "too many workers are still ending");
+  }
+  // Not the one of the worker, which may fail while this one makes its set-up.
+  const int number_of_file = ++made_for_replacement_;
+  std::string error_file = output_.error_file_of(number(round_.round), local_rank);
+  if (!error_file.empty()) error_file += "." + std::to_string(number_of_file);
+  StandbyPool::Blueprint made = blueprint(local_rank, error_file);
+  if (!made.link) return fail(ErrorCode::kResourceExhausted, "a standby got no link");
+  made.spec.environment.push_back(std::string(link::kPreparedVariable) + "=1");
+  if (const auto& its = worker(local_rank).link; its && its->mirror() >= 0) {
+    made.spec.link_mirror_fd = its->mirror();
+    made.spec.environment.push_back(std::string(link::kMirrorVariable) + "=" +
+                                    std::to_string(its->mirror()));
+  }
+  made.spec.keeper_slot = slot;
+  if (output_.removes_error_files() && slot != nullptr) {
+    const auto of_rank =
+        static_cast<std::size_t>(local_rank) * 2 + static_cast<std::size_t>(number_of_file % 2);
+    reaper_.keep_error_file(workers_.size() + 1 + of_rank, error_file);
+  }
+  return made;
+}
+
+// From a blank standby, if one waits.
+Result<std::unique_ptr<WorkerProcess>> Workers::start_prepared(
+    const ProcessSpec& spec, WorkerProcess::OnEnd on_end, WorkerProcess::OnStarted on_started) {
+  Result<std::unique_ptr<WorkerProcess>> process = standbys_.take(spec, on_end);
+  if (*process != nullptr) {
+    // It waits in the group of the next round.
+    if (!reaper_.move_into_control_group((*process)->pid())) reaper_.leave_control_group();
+    return process;
+  }
+  process = start_process_(parts_.io, spec, std::move(on_end), std::move(on_started));
+  if (process && !(*process)->is_in_control_group()) reaper_.leave_control_group();
+  return process;
+}
+
+bool Workers::takes_part(const Worker& worker) {
+  return worker.process && worker.link &&
+         (worker.link->can_recover() || worker.link->is_prepared());
+}
+
+ReplacementCore::Standing Workers::standing_of(const Worker& worker) {
+  using Standing = ReplacementCore::Standing;
+  if (!worker.process) return Standing::kGone;
+  if (takes_part(worker)) return Standing::kTakesPart;
+  return status_of_dying(worker.process->pid()) ? Standing::kDying : Standing::kCannotCome;
+}
+
+// Called when a worker has ended. A second dying worker has closed its link already; it gets a call of its own.
+std::optional<Replaceable> Workers::replaceable(const rdzv::WorkerFailure& failure) {
+  const auto& before = worker(failure.local_rank).before;
+  if (!before) return std::nullopt;  // the node has no standbys
+  const auto [committed, generation] = before->recovered();
+  const ReplacementCore::Remains remains{before->mirror() >= 0, before->has_refused(), committed,
+                                         generation};
+  std::vector<ReplacementCore::Standing> standings;
+  std::ranges::transform(workers_, std::back_inserter(standings), &standing_of);
+  return replacement_.failed(failure, remains, standbys_.waits_for(failure.local_rank), standings);
+}
+
+void Workers::on_hello(int local_rank) {
+  if (!job_.standbys.prepares) return;
+  const Worker& its = worker(local_rank);
+  if (!its.process || !its.link) return;
+  std::vector<bool> can_recover;
+  for (const Worker& each : workers_) {
+    can_recover.push_back(each.link && each.link->can_recover());
+  }
+  const ReplacementCore::Hello hello = replacement_.hello(local_rank, can_recover);
+  if (hello.cannot_regroup) emit(worker_event::CannotRegroup{local_rank});
+  if (!hello.is_watched) return;
+  death_watch_.watch(its.process->pid(), its.link->worker_page(),
+                     [this, local_rank, number = its.number](int wait_status) {
+                       on_early_death(local_rank, number, wait_status);
+                     });
+  if (!hello.can_all_recover) return;
+  emit(worker_event::CanRecover{});
+  standbys_.all_can_recover();
+}
+
+// The pidfd reports this end again later.
+void Workers::on_early_death(int local_rank, std::uint64_t number, int wait_status) {
+  Worker& its = worker(local_rank);
+  if (!its.process || its.number != number) return;
+  if (!replacement_.takes_early_death(standbys_.waits_for(local_rank))) return;
+  const pid_t pid = its.process->pid();
+  dying_.add(std::move(its.process), number);
+  worker_ended(local_rank, status_of(wait_status), pid);
+}
+
+void Workers::replace(const Replace& what) {
+  const std::optional<rdzv::WorkerFailure> failure = replacement_.replaced(what);
+  pid_t newcomer = 0;
+  if (what.local_rank) {
+    // Else the leader starts a new round.
+    if (!take_place(*what.local_rank, what)) {
+      return emit(worker_event::NotReplaced{*what.local_rank, failure.value()});
+    }
+    newcomer = worker(*what.local_rank).process->pid();
+  }
+  for (int local_rank = 0; local_rank < count(); ++local_rank) {
+    if (local_rank == what.local_rank) continue;
+    const Worker& each = worker(local_rank);
+    if (!takes_part(each) || each.link->tell_regroup(what.rank, what.generation)) continue;
+    parts_.log.warn("rank " + std::to_string(round_.rank_offset + local_rank) +
+                    " does not read what its agent sends over its link");
+  }
+  emit(worker_event::Replaced{what, newcomer});
+}
+
+bool Workers::take_place(int local_rank, const Replace& what) {
+  const auto before = std::exchange(worker(local_rank).before, nullptr);
+  if (!before || !standbys_.waits_for(local_rank)) return false;
+  auto streams = output_.open(number(round_.round), identity_of(local_rank));
+  if (!streams) {
+    parts_.log.warn("rank " + std::to_string(what.rank) + ": " + streams.error().to_string());
+    return false;
+  }
+  const std::uint64_t number = ++processes_;
+  auto taken = standbys_.take_place(local_rank, what.rank, what.generation,
+                                    streams->stdout_fd >= 0 ? streams->stdout_fd : STDOUT_FILENO,
+                                    streams->stderr_fd >= 0 ? streams->stderr_fd : STDERR_FILENO,
+                                    *before, teller_of_end(local_rank, number));
+  output_.started(local_rank);
+  if (!taken) {
+    output_.ended(local_rank);
+    return false;
+  }
+  output_.set_error_file(local_rank, taken->error_file);
+  note_process(local_rank, *taken->process);
+  taken->link->listen(link_hooks(local_rank));
+  parts_.log.debug("rank " + std::to_string(what.rank) + " is pid " +
+                   std::to_string(taken->process->pid()) + " now");
+  worker(local_rank) = {.process = std::move(taken->process),
+                        .link = std::move(taken->link),
+                        .number = number,
+                        .error_file = std::move(taken->error_file)};
+  replacement_.took_place(local_rank);
+  return true;
+}
+
+void Workers::on_committed(int local_rank, std::uint32_t generation) {
+  const bool is_over = replacement_.committed(local_rank, generation);
+  emit(worker_event::Committed{local_rank, generation});
+  if (is_over) dying_.let_end(kLastThreadLimit);
+}
+
+std::string Workers::why_no_standby() const {
+  if (job_.restarts.max_restarts == 0) return "--max-restarts is 0, so there can be no restart";
+  if (!job_.standbys.why_none.empty()) return job_.standbys.why_none;
+  if (job_.standbys.wanted == 0) return "--standby is off";
+  return "--standby=auto prepares no standby where there is a GPU; --standby=N does";
+}
+
+Result<void> Workers::kill_to_replace(int rank, const std::string& by) {
+  const int local_rank = rank - round_.rank_offset;
+  const auto refuse = [](const std::string& why) { return fail(ErrorCode::kUnavailable, why); };
+  if (local_rank < 0 || local_rank >= count() || !worker(local_rank).process) {
+    return refuse("no worker with rank " + std::to_string(rank) + " runs here");
+  }
+  if (!standbys_.waits_for(local_rank)) {
+    const auto status = standbys_.replacement();
+    return refuse("rank " + std::to_string(rank) + " cannot be replaced in place: " +
+                  (!status                     ? why_no_standby()
+                   : !status->why_none.empty() ? status->why_none
+                   : !replacement_.could_all_recover()
+                       ? "not all workers of its node have said that they can recover"
+                       : "its standby is not ready yet"));
+  }
+  worker(local_rank).asked_by = by;
+  worker(local_rank).process->signal_group(SIGKILL);
+  return {};
+}
+
+std::optional<ReplacementStatus> Workers::replacement() const {
+  auto status = standbys_.replacement();
+  if (!status) return std::nullopt;
+  status->can_recover = replacement_.could_all_recover();
+  status->wanted = count();
+  status->generation = replacement_.generation();
+  return status;
+}
+
+// ---- at any time
+
+void Workers::signal_all(int signal) {
+  for (const Worker& each : workers_) {
+    if (!each.process) continue;
+    // A notice goes to the worker alone: its children may not handle the signal.
+    signal == SIGCONT ? each.process->resume() : each.process->signal_worker(signal);
+  }
+  if (signal == SIGCONT) standbys_.signal_all_for_ranks(SIGCONT);
+}
+
+void Workers::pause_all() {
+  for (const Worker& each : workers_) {
+    if (each.process) each.process->pause();
+  }
+  standbys_.signal_all_for_ranks(SIGSTOP);
+}
+
+bool Workers::is_to_end(int local_rank, const std::string& hang, const std::string& stack) {
+  Worker& each = worker(local_rank);
+  if (!each.process) return false;
+  each.hang = hang;
+  each.hang_stack = stack;
+  return true;
+}
+
+// As far as their links tell. A program that joins the others need not report steps later.
+bool Workers::are_workers_starting() const {
+  return std::ranges::any_of(workers_, [](const Worker& each) {
+    const auto progress = each.link ? each.link->progress() : std::nullopt;
+    return progress && !progress->step && progress->phase == WorkerPhase::kJoining;
+  });
+}
+
+pid_t Workers::worker_like_a_zygote() const {
+  const auto worker = std::ranges::find_if(
+      workers_, [](const Worker& each) { return each.link && each.link->can_be_zygote(); });
+  return worker == workers_.end() ? 0 : worker->process->pid();
+}
+
+bool Workers::is_owned(pid_t child) const {
+  if (stacks_.owns(child) || dying_.owns(child)) return true;
+  if (standbys_.owns(child)) return true;
+  return std::ranges::any_of(workers_, [child](const Worker& each) {
+    return each.process && each.process->pid() == child;
+  });
+}
+
+}  // namespace ddprun::agent

@@ -1,0 +1,294 @@
+// The workers of a node as the supervisor has them, with processes that are none.
+#include "agent/supervisor/workers.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "rendezvous/common/exit_codes.h"
+#include "tests/unit/agent/output/output_fixture.h"
+
+namespace ddprun::agent {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+struct Started {
+  ProcessSpec spec;
+  WorkerProcess::OnEnd on_end;
+  WorkerProcess::OnStarted on_started;
+  std::vector<std::pair<std::string, int>> got;  // "group" or "worker", and the signal
+};
+
+// What is started, by pid from 100 on; none is refused but the next ones.
+std::vector<Started> started;
+std::vector<Error> refusals;
+
+class FakeProcess final : public WorkerProcess {
+ public:
+  explicit FakeProcess(std::size_t index) : index_(index) {}
+  pid_t pid() const override { return static_cast<pid_t>(100 + index_); }
+  bool is_in_control_group() const override { return true; }
+  bool has_pidfd() const override { return true; }
+  void signal_group(int signal) override { note("group", signal); }
+  void signal_worker(int signal) override { note("worker", signal); }
+  void stop(int signal) override { note("stop", signal); }
+  void pause() override { note("group", SIGSTOP); }
+  void resume() override { note("group", SIGCONT); }
+  void hold_end() override {}
+  void let_end(std::chrono::milliseconds) override {}
+  void tell_of_rest(std::function<void(const std::string&)>) override {}
+
+ private:
+  void note(const char* whom, int signal) { started[index_].got.emplace_back(whom, signal); }
+  const std::size_t index_;
+};
+
+Result<std::unique_ptr<WorkerProcess>> start_fake(boost::asio::io_context&, const ProcessSpec& spec,
+                                                  WorkerProcess::OnEnd on_end,
+                                                  WorkerProcess::OnStarted on_started) {
+  if (!refusals.empty()) {
+    Error error = std::move(refusals.front());
+    refusals.erase(refusals.begin());
+    return fail(std::move(error));
+  }
+  started.push_back({spec, std::move(on_end), std::move(on_started), {}});
+  return std::make_unique<FakeProcess>(started.size() - 1);
+}
+
+class WorkersTest : public ::testing::Test {
+ protected:
+  WorkersTest() {
+    started.clear();
+    refusals.clear();
+    job_.local_world_size = 2;
+    job_.program.path = job_.program.name = "/opt/train";
+  }
+
+  // With whatever a test has put into the job.
+  Workers& group() {
+    if (group_) return *group_;
+    const Log log(console_, {{"DDPRUN_LOG_LEVEL", "critical"}});
+    group_.emplace(
+        AgentParts{loop_, console_, log, output_, job_, "here", "agent"}, keeper_,
+        [this](const WorkerEvent& event) { note(event); }, &start_fake);
+    return *group_;
+  }
+  Workers& begun() {
+    rdzv::RoundStart start;
+    start.round = Round{3};
+    start.rank_offset = 4;
+    start.world_size = 6;
+    start.node_rank = 1;
+    group().begin(start, Workers::WantedSteps(2));
+    return group();
+  }
+  // Keeps what the observers see, and what the core gets.
+  void note(const WorkerEvent& event) {
+    if (const auto* its = std::get_if<worker_event::Started>(&event.what)) pids_ = its->pids;
+    if (const auto* its = std::get_if<worker_event::Ending>(&event.what)) {
+      ending_.push_back(its->local_rank);
+      is_readable_ =
+          group_->view().round().round == event.round && group_->view().pid(its->local_rank) != 0;
+    }
+    if (const auto* its = std::get_if<worker_event::Ended>(&event.what)) {
+      ended_.push_back(its->end);
+      was_told_to_stop_ = its->was_told_to_stop;
+    }
+    if (const auto* its = std::get_if<worker_event::Killed>(&event.what)) {
+      killed_.push_back(its->local_rank);
+      EXPECT_EQ(its->grace, 3s);
+    }
+    if (const auto* its = std::get_if<worker_event::Preempted>(&event.what)) {
+      EXPECT_EQ(its->signal, job_.preempt_signal);
+      EXPECT_EQ(group_->view().running(), 1) << "the one that has ended is not asked to leave";
+      group_->round_stops();
+    }
+    if (auto decided = node_event(event)) events_.push_back(std::move(*decided));
+  }
+  // It executes its program, or an error says why not.
+  static void exec(std::size_t index, Result<void> result = {}) {
+    started[index].on_started(std::move(result));
+  }
+  // Its callback may destroy the process that calls it.
+  static void end(std::size_t index, ExitStatus status) {
+    const auto on_end = std::exchange(started[index].on_end, nullptr);
+    on_end(status);
+  }
+  const WorkerEnded& last_end() const { return std::get<WorkerEnded>(events_.back()); }
+
+  boost::asio::io_context loop_;
+  PipeEnds out_;
+  PipeEnds err_;
+  Console console_{loop_.get_executor(), {out_.write_end(), err_.write_end()}};
+  Job job_;
+  Output output_{loop_.get_executor(), console_, job_.output, "job", ""};
+  std::optional<Keeper> keeper_;  // none is started
+  std::optional<Workers> group_;
+  std::vector<NodeEvent> events_;
+  std::vector<pid_t> pids_;
+  std::vector<int> ending_;
+  bool is_readable_ = false;  // the worker that was ending
+  std::vector<rdzv::WorkerFailure> ended_;
+  std::vector<int> killed_;
+  bool was_told_to_stop_ = false;
+};
+
+TEST_F(WorkersTest, StartsAWorkerForEveryLocalRankWithItsOwnRank) {
+  EXPECT_EQ(begun().view().running(), 2);
+  EXPECT_THAT(pids_, ElementsAre(100, 101));
+  ASSERT_THAT(started, SizeIs(2));
+  EXPECT_THAT(started[1].spec.environment, Contains("RANK=5"));
+  EXPECT_THAT(started[1].spec.environment, Contains("LOCAL_RANK=1"));
+  EXPECT_GE(started[1].spec.link_page_fd, 0);
+  EXPECT_THAT(events_, IsEmpty());
+}
+
+TEST_F(WorkersTest, TheEndOfAWorkerIsSeenToldAndThenAnEvent) {
+  Workers& group = begun();
+  end(1, ExitStatus::exited(3));
+  EXPECT_THAT(ending_, ElementsAre(1));
+  EXPECT_TRUE(is_readable_);
+  ASSERT_THAT(ended_, SizeIs(1));
+  EXPECT_EQ(ended_[0].rank, 5);
+  EXPECT_EQ(ended_[0].node_rank, 1);
+  EXPECT_EQ(ended_[0].pid, 101);
+  EXPECT_FALSE(was_told_to_stop_);
+  EXPECT_EQ(last_end().round, Round{3});
+  EXPECT_EQ(last_end().local_rank, 1);
+  ASSERT_TRUE(last_end().failure);
+  EXPECT_EQ(last_end().failure->status, ExitStatus::exited(3));
+  EXPECT_EQ(group.view().running(), 1);
+  EXPECT_EQ(group.view().progress(1), std::nullopt);
+}
+
+TEST_F(WorkersTest, AWorkerThatSucceedsHasNoFailure) {
+  begun();
+  end(0, ExitStatus::exited(0));
+  EXPECT_EQ(last_end().failure, std::nullopt);
+}
+
+TEST_F(WorkersTest, WhoEndsWhileTheRoundIsStoppedWasToldTo) {
+  begun().round_stops();
+  end(0, ExitStatus::killed(SIGTERM));
+  EXPECT_TRUE(was_told_to_stop_);
+}
+
+TEST_F(WorkersTest, AWorkerThatThePreemptionSignalEndsWasToldToStop) {
+  job_.preempt_signal = SIGUSR1;
+  begun();
+  end(0, ExitStatus::killed(SIGUSR1));
+  EXPECT_TRUE(was_told_to_stop_);
+  EXPECT_THAT(ending_, ElementsAre(0));
+}
+
+TEST_F(WorkersTest, AProgramThatIsNotThereIsNotWorthARetry) {
+  const std::pair<ErrorCode, int> refused[] = {{ErrorCode::kNotFound, kExitNotFound},
+                                               {ErrorCode::kPermissionDenied, kExitNotExecutable}};
+  begun();
+  for (std::size_t index = 0; index < 2; ++index) {
+    const auto& [code, exit_code] = refused[index];
+    exec(index, fail(code, "no such program"));
+    EXPECT_THAT(events_, SizeIs(index)) << "its process has not ended yet";
+    end(index, ExitStatus::exited(127));
+    ASSERT_THAT(events_, SizeIs(index + 1));
+    EXPECT_EQ(last_end().failure->status, ExitStatus::exited(exit_code));
+    EXPECT_FALSE(last_end().failure->is_worth_a_retry);
+    EXPECT_THAT(last_end().failure->message, HasSubstr("no such program"));
+  }
+}
+
+TEST_F(WorkersTest, AStartThatMeetsALimitIsWorthARetryAndNoOtherIsTried) {
+  refusals = {{ErrorCode::kResourceExhausted, "no process left", {}}};
+  EXPECT_EQ(begun().view().running(), 0);
+  EXPECT_THAT(started, IsEmpty());
+  EXPECT_THAT(pids_, ElementsAre(0, 0));
+  ASSERT_THAT(events_, SizeIs(2));
+  for (const NodeEvent& event : events_) {
+    const auto& failure = std::get<WorkerEnded>(event).failure.value();
+    EXPECT_TRUE(failure.is_worth_a_retry);
+    EXPECT_EQ(failure.status, ExitStatus::exited(kExitCannotRun));
+  }
+}
+
+TEST_F(WorkersTest, WorkersAreAwaitedUntilTheirProgramsAreExecuted) {
+  Workers& group = begun();
+  EXPECT_THAT(events_, IsEmpty());
+  EXPECT_THAT(group.view().what_starts({0, 1}),
+              HasSubstr("ranks 4 and 5 wait for the kernel to execute /opt/train"));
+  exec(1);
+  ASSERT_THAT(events_, SizeIs(1));
+  EXPECT_EQ(std::get<WorkerStarted>(events_[0]).local_rank, 1);
+  EXPECT_EQ(std::get<WorkerStarted>(events_[0]).round, Round{3});
+  EXPECT_THAT(group.view().what_starts({0, 1}), HasSubstr("rank 4 waits"));
+  exec(0);
+  EXPECT_EQ(group.view().what_starts({0, 1}), "");
+}
+
+TEST_F(WorkersTest, AWorkerWhoseProgramIsNotExecutedYetIsStoppedLikeAnyOther) {
+  Workers& group = begun();
+  group.round_stops();
+  group.signal(0, SIGTERM);
+  EXPECT_THAT(started[0].got, ElementsAre(std::pair("stop", SIGTERM)));
+  end(0, ExitStatus::killed(SIGKILL));
+  EXPECT_TRUE(was_told_to_stop_);
+  exec(1);
+  EXPECT_THAT(events_, SizeIs(2));
+}
+
+TEST_F(WorkersTest, AKillIsOneAfterTheGraceOnlyWhenThatIsOver) {
+  Workers& group = begun();
+  group.signal(0, SIGTERM);
+  group.signal(0, SIGKILL);
+  EXPECT_THAT(killed_, IsEmpty());
+  group.grace_is_over(3s);
+  group.signal(1, SIGKILL);
+  EXPECT_THAT(killed_, ElementsAre(1));
+  EXPECT_THAT(started[0].got, ElementsAre(std::pair("stop", SIGTERM), std::pair("group", SIGKILL)));
+  begun();
+  group.signal(1, SIGKILL);
+  EXPECT_THAT(killed_, ElementsAre(1)) << "the next round has a grace of its own";
+}
+
+TEST_F(WorkersTest, WhoTakesNoRequestsOverItsLinkIsAskedToLeaveByTheSignalAlone) {
+  begun().ask_to_leave(1, SIGUSR1);
+  EXPECT_THAT(started[1].got, ElementsAre(std::pair("worker", SIGUSR1)));
+  EXPECT_THAT(started[0].got, IsEmpty());
+}
+
+TEST_F(WorkersTest, SignalsOfJobControlReachGroupsAndNoticesTheWorkersAlone) {
+  Workers& group = begun();
+  group.pause_all();
+  group.signal_all(SIGCONT);
+  group.signal_all(SIGUSR2);
+  end(1, ExitStatus::exited(0));
+  group.signal_all(SIGUSR2);
+  EXPECT_THAT(started[0].got,
+              ElementsAre(std::pair("group", SIGSTOP), std::pair("group", SIGCONT),
+                          std::pair("worker", SIGUSR2), std::pair("worker", SIGUSR2)));
+  EXPECT_THAT(started[1].got, SizeIs(3)) << "it has ended";
+}
+
+TEST_F(WorkersTest, ARoundThatLeftNothingBehindIsClosedAtOnce) {
+  Workers& group = begun();
+  end(0, ExitStatus::exited(0));
+  end(1, ExitStatus::exited(0));
+  group.close(/*spares_orphans=*/false);
+  loop_.run_for(1s);
+  const auto* closed = std::get_if<RoundClosed>(&events_.back());
+  ASSERT_NE(closed, nullptr);
+  EXPECT_EQ(closed->round, Round{3});
+}
+
+}  // namespace
+}  // namespace ddprun::agent
