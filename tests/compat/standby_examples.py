@@ -20,6 +20,9 @@ RANKS = 2
 LIMIT_S = 240
 EXAMPLES = {
     "accumulate": [],
+    "mixed_precision": [],
+    "recoverable": [],
+    "trainer": ["checkpoints"],
     "collectives": [],
     "inference": ["--train-steps", "20", "--limit", "2000", "--output", "answers.txt"],
     "resume_elastic": ["--checkpoint-dir", "checkpoints"],
