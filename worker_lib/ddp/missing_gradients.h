@@ -8,7 +8,7 @@
 
 namespace ddprun {
 
-// The indices after "did not receive grad for rank N:". Empty if the text is another one, or if an index is not below
+// The indices after "did not receive grad for rank N:". Empty if the text differs, or if an index is not below
 // `parameter_count`.
 std::vector<std::size_t> indices_without_gradient(const std::string& message,
                                                   std::size_t parameter_count);
