@@ -18,7 +18,7 @@ from benchmarks.table import Row
 JOB = "replace"
 LIMIT_S = 120
 SELDOM_S = 0.05  # where the time is in what is read: looking for it would take a fifth of a processor from the job
-TRAIN = str(BUILD / "bin/train")
+TRAIN = str(BUILD / "bin/ddprun_recorded_train")
 CHECKPOINT_EVERY = 50
 PYTHON_VARIABLES = {"PYTHON_EXEC": PYTHON, "PYTHONPATH": str(ROOT / "worker_lib/python")}
 SAMPLES, BATCH = 60_000, 64
@@ -121,7 +121,8 @@ class Training:
     def __init__(self, folder, command, backend, ranks, options=()):
         self.folder, self.ranks = pathlib.Path(folder), ranks
         self.twice = 0  # steps that a rank which lived has made again, in all kill_in_place()
-        self.environment = {**environment(), "DDPRUN_CONTROL_DIR": str(folder), "OMP_NUM_THREADS": "1", **PYTHON_VARIABLES}
+        self.environment = {**environment(), "DDPRUN_CONTROL_DIR": str(folder), "OMP_NUM_THREADS": "1",
+                            "DDPRUN_RECORD_LOSSES": f"{folder}/loss", **PYTHON_VARIABLES}
         self.random = random.Random(1)
         self.command = [*command, *self.program(backend), *options]
         self.start()
@@ -130,7 +131,7 @@ class Training:
         self.job = subprocess.Popen(self.command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=self.environment)
 
     def program(self, backend):
-        return [TRAIN, "--epochs=1000", f"--backend={backend}", f"--loss-file={self.folder}/loss",
+        return [TRAIN, "--epochs=1000", f"--backend={backend}",
                 f"--checkpoint-dir={self.folder}/checkpoints", f"--checkpoint-every={CHECKPOINT_EVERY}"]
 
     def __enter__(self):

@@ -19,7 +19,7 @@ JOIN_BAR_MS = 20
 def one_start(command, losses):
     """A training of one step: milliseconds until the last rank has made it, and what the ranks say of joining."""
     begun = time.time_ns()
-    done = run(command, DDPRUN_LOG_LEVEL="debug")
+    done = run(command, DDPRUN_LOG_LEVEL="debug", DDPRUN_RECORD_LOSSES=losses)
     # Each rank writes its loss when the step is done, and nothing after it.
     ended = max(os.stat(f"{losses}.rank{rank}").st_mtime_ns for rank in range(WORKERS))
     joins = [float(ms) for ms in re.findall(r"joined a group of \d+ in ([\d.e-]+) ms", done.stderr)]
@@ -29,14 +29,10 @@ def one_start(command, losses):
 def bench_start(quick):
     """The example `train` and the same program in Python, up to the end of the first step; and with no name server."""
     with tempfile.TemporaryDirectory() as folder:
-        def training(program, name, *more):
-            return [*program, "--epochs=1", f"--batch-size={BATCH}", f"--limit={BATCH * WORKERS}",
-                    f"--loss-file={folder}/{name}", *more]
-
-        ours = ("ddprun", ddprun_command(WORKERS, *training([str(BUILD / "bin/train")], "ours")), "ours")
-        theirs = ("PyTorch", torchrun_command(WORKERS, *training([PYTHON, str(ROOT / "tests/compat/train_ddp.py")],
-                                                                 "theirs", f"--weights-file={folder}/weights")),
-                  "theirs")
+        training = ["--epochs=1", f"--batch-size={BATCH}", f"--limit={BATCH * WORKERS}"]
+        ours = ("ddprun", ddprun_command(WORKERS, str(BUILD / "bin/ddprun_recorded_train"), *training), "ours")
+        theirs = ("PyTorch", torchrun_command(WORKERS, PYTHON, str(ROOT / "tests/compat/train_ddp.py"), *training,
+                                              f"--loss-file={folder}/theirs", f"--weights-file={folder}/weights"), "theirs")
         # PyTorch's program waits for a dead name server for minutes.
         for names, what, contestants in (("files", "2 ranks", [ours, theirs]), ("dead", "name server dead", [ours])):
             first = Row(f"start to first step, {what}", "ms")

@@ -8,8 +8,7 @@ import sys
 from campaigns.faults import KINDS, OF_A_PROCESS
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-OF_TRAIN = ["{train}", "--batch-size=16", "--checkpoint-dir={folder}", "--checkpoint-every=20", "--memory-every=5",
-            "--sample-file={samples}"]
+OF_TRAIN = ["{train}", "--batch-size=16", "--checkpoint-dir={folder}", "--checkpoint-every=20", "--memory-every=5"]
 TRAIN_SAMPLES = 9600  # of an epoch: divisible by 16 and by 2 and 3 ranks
 PYTHON_SAMPLES = 480
 INTEGER_STEPS = 800
@@ -19,7 +18,7 @@ OF_A_PROGRAM = tuple(kind for kind in KINDS if kind != "zygote-kill")  # only st
 @dataclasses.dataclass(frozen=True)
 class Cell:
     name: str
-    command: tuple  # ddprun's options, the program and its arguments; with {folder} and {samples}
+    command: tuple  # ddprun's options, the program and its arguments; with {folder} and {samples}, as the environment
     nodes: int = 1
     nnodes: str = ""  # if it is not the number of nodes
     rdzv: str = "c10d"
@@ -35,10 +34,10 @@ class Cell:
 
 def train(bin_folder, ranks, nodes=1, epochs=4, kinds=OF_A_PROGRAM, **more):
     words = [f"--nproc-per-node={ranks // nodes}", "--standby=auto", "--no-python",
-             *(word.replace("{train}", str(bin_folder / "train")) for word in OF_TRAIN),
+             *(word.replace("{train}", str(bin_folder / "ddprun_recorded_train")) for word in OF_TRAIN),
              f"--epochs={epochs}", f"--limit={TRAIN_SAMPLES}"]
     return Cell(f"train (C++), {ranks} ranks, {_nodes(nodes)}", tuple(words), nodes=nodes,
-                samples=(epochs, TRAIN_SAMPLES), kinds=kinds, **more)
+                samples=(epochs, TRAIN_SAMPLES), environment=(("DDPRUN_RECORD_SAMPLES", "{samples}"),), kinds=kinds, **more)
 
 
 def python(python_exec, ranks, nodes=1, epochs=100, **more):

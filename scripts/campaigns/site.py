@@ -87,7 +87,7 @@ class World:
         self._closing.close()
 
     def environment(self, number):
-        environment = dict(self._environment)
+        environment = {name: self._filled(value) for name, value in self._environment.items()}
         if number in self.clocks:
             environment |= self.clocks[number].environment(environment)
         environment["GLOO_SOCKET_IFNAME"] = "eth0" if self.network else "lo"
@@ -102,15 +102,12 @@ class World:
             command = [self._site.ddpctl, "leader", f"--listen={self._host()}:{self._port}", f"--nnodes={self._nnodes()}",
                        "--rdzv-id=chaos", f"--rdzv-conf={CONF}", "--max-restarts=1000000"]
             return self.network.command(0, command) if self.network else command
-        command = [self._site.ddprun, f"--events={self._folder}/events-{number}", *self._options(number), *self._words(number)]
+        command = [self._site.ddprun, f"--events={self._folder}/events-{number}", *self._options(number),
+                   *map(self._filled, self._cell.command)]
         return self.network.command(number, command) if self.network else command
 
-    def _words(self, number):
-        values = {"{folder}": str(self._folder / "result"), "{samples}": str(self._folder / "samples" / "of")}
-        for word in self._cell.command:
-            for name, value in values.items():
-                word = word.replace(name, value)
-            yield word
+    def _filled(self, word):
+        return word.replace("{folder}", str(self._folder / "result")).replace("{samples}", str(self._folder / "samples" / "of"))
 
     def _options(self, number):
         if not any(word.startswith(("--max-restarts", "--max_restarts")) for word in self._cell.command):

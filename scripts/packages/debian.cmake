@@ -30,7 +30,7 @@ them again after failures, and says what went wrong. Needs neither Python nor Py
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_NAME libddprun-dev)
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_SECTION libdevel)
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_DEPENDS
-    "ddprun (= ${PROJECT_VERSION}-1), libboost-json1.81-dev, libboost1.81-dev, libexpected-dev, libgloo-dev, zlib1g-dev")
+    "ddprun (= ${PROJECT_VERSION}-1), libboost-json1.81-dev, libboost1.81-dev, libexpected-dev, zlib1g-dev")
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_RECOMMENDS "cmake, g++")
 set(CPACK_DEBIAN_DEVELOPMENT_DESCRIPTION "distributed training on LibTorch in C++
 Headers, static libraries and CMake files of ddprun's worker library: data parallelism, sampling,

@@ -12,6 +12,7 @@
 #include <cstdio>
 #include <fstream>
 #include <string>
+#include <tuple>
 
 #include "ddprun/checkpoint.h"
 #include "ddprun/optim.h"
@@ -61,7 +62,7 @@ void run(const Settings& settings, ddprun::Context& context) {
     std::ofstream("/proc/self/clear_refs") << 5;  // VmHWM begins anew
     const std::int64_t before = memory("VmRSS:");
     const auto begun = std::chrono::steady_clock::now();
-    checkpoints.resume(model, optimizer);
+    std::ignore = checkpoints.resume(model, optimizer);
     seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
     extra = memory("VmHWM:") - before - 2 * weights;
   }

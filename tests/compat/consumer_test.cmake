@@ -1,10 +1,12 @@
 # Another project uses ddprun: installs this build aside, builds consumer/ against the package, and runs
-# its program alone and under the installed ddprun. Then once more as a part of the other project.
+# its program alone and under the installed ddprun: as the README has it, for debugging with assertions in the standard
+# library, and with a shared library of its own. mistakes/ must not compile. Then once more as a part of the other project, by
+# FetchContent and by add_subdirectory().
 #
 #   cmake -DBUILD=<build folder> -DSOURCE=<repository> -DWORK=<scratch folder>
 #         -DCCACHE=<it, if the build has it> -P consumer_test.cmake
 #
-# With DDPRUN_TEST_FULL=1 the second way is built too, which compiles worker_lib again (minutes);
+# With DDPRUN_TEST_FULL=1 the other project is built with ddprun as a part, too, which compiles worker_lib again (minutes);
 # without it only configured.
 set(EXPECTED "weight 3.000, bias -1.000")
 file(REMOVE_RECURSE "${WORK}")
@@ -44,12 +46,84 @@ endforeach()
 if(CCACHE)
   set(launcher -DCMAKE_CXX_COMPILER_LAUNCHER=${CCACHE})
 endif()
-# For debugging, with assertions in the standard library: the package's libraries were compiled without either.
-run(${CMAKE_COMMAND} -S ${CONSUMER} -B ${WORK}/found -G Ninja -DCMAKE_BUILD_TYPE=Debug
-    -DCMAKE_PREFIX_PATH=${PREFIX} "-DCMAKE_CXX_FLAGS=-Werror -D_GLIBCXX_ASSERTIONS" ${launcher})
-run(${CMAKE_COMMAND} --build ${WORK}/found)
+function(build name source)
+  run(${CMAKE_COMMAND} -S ${source} -B ${WORK}/${name} -G Ninja -DCMAKE_PREFIX_PATH=${PREFIX} ${ARGN} ${launcher})
+  run(${CMAKE_COMMAND} --build ${WORK}/${name})
+endfunction()
+
+# As it stands: it is optimized.
+build(found ${CONSUMER})
 expect_trained(${WORK}/found/my_training)
 expect_trained(${PREFIX}/bin/ddprun --nproc-per-node=2 ${WORK}/found/my_training)
+run(${CMAKE_COMMAND} --build ${WORK}/found -- -t commands all)
+string(REGEX MATCH " -O[23] " is_optimized "${output}")
+if(NOT is_optimized)
+  message(FATAL_ERROR "the project of the README is compiled without optimization:\n${output}")
+endif()
+
+# For debugging, with assertions in the standard library: the package's libraries were compiled without either.
+build(debug ${CONSUMER} -DCMAKE_BUILD_TYPE=Debug "-DCMAKE_CXX_FLAGS=-Werror -D_GLIBCXX_ASSERTIONS")
+expect_trained(${WORK}/debug/my_training)
+expect_trained(${PREFIX}/bin/ddprun --nproc-per-node=2 ${WORK}/debug/my_training)
+
+# The training is in a shared library, which alone links ddprun.
+file(READ ${CONSUMER}/CMakeLists.txt lists)
+string(REPLACE "add_executable(my_training main.cpp)
+target_link_libraries(my_training PRIVATE ddprun::worker)" "add_library(training SHARED training.cpp)
+target_link_libraries(training PRIVATE ddprun::worker)
+add_executable(my_training main.cpp)
+target_link_libraries(my_training PRIVATE training)" lists "${lists}")
+file(WRITE ${WORK}/shared/source/CMakeLists.txt "${lists}")
+file(READ ${CONSUMER}/main.cpp text)
+string(REPLACE "int main(" "int run_training(" text "${text}")
+file(WRITE ${WORK}/shared/source/training.cpp "${text}")
+file(WRITE ${WORK}/shared/source/main.cpp "int run_training(int argc, char** argv);
+int main(int argc, char** argv) { return run_training(argc, argv); }
+")
+build(shared/build ${WORK}/shared/source)
+if(NOT EXISTS ${WORK}/shared/build/libtraining.so)
+  message(FATAL_ERROR "the training is in no shared library")
+endif()
+expect_trained(${WORK}/shared/build/my_training)
+expect_trained(${PREFIX}/bin/ddprun --nproc-per-node=2 ${WORK}/shared/build/my_training)
+
+# Every mistake is said at its line, and without them the file compiles.
+set(MISTAKES ${SOURCE}/tests/compat/mistakes)
+build(corrected ${MISTAKES} "-DCMAKE_CXX_FLAGS=-Werror -DCORRECTED")
+run(${CMAKE_COMMAND} -S ${MISTAKES} -B ${WORK}/mistakes -G Ninja -DCMAKE_PREFIX_PATH=${PREFIX}
+    "-DCMAKE_CXX_FLAGS=-Werror -fmax-errors=0 -fsyntax-only")
+execute_process(COMMAND ${CMAKE_COMMAND} --build ${WORK}/mistakes
+                RESULT_VARIABLE code OUTPUT_VARIABLE output ERROR_VARIABLE output)
+if(code EQUAL 0)
+  message(FATAL_ERROR "mistakes.cpp compiles")
+endif()
+file(READ ${MISTAKES}/mistakes.cpp text)
+string(REGEX REPLACE "[][;]" " " text "${text}")
+string(REPLACE "\n" ";" lines "${text}")
+# The compiler's message of a line ends where that of another line begins.
+string(REGEX REPLACE "[][;]" " " output "${output}")
+set(number 0)
+set(marks 0)
+foreach(line IN LISTS lines)
+  math(EXPR number "${number} + 1")
+  if(NOT line MATCHES "// says: (.*)$")
+    continue()
+  endif()
+  math(EXPR marks "${marks} + 1")
+  set(sentence "${CMAKE_MATCH_1}")
+  string(FIND "${output}" "mistakes.cpp:${number}:" at)
+  if(at EQUAL -1)
+    message(FATAL_ERROR "mistakes.cpp:${number} compiles: ${line}\n${output}")
+  endif()
+  string(SUBSTRING "${output}" ${at} 6000 said)
+  string(FIND "${said}" "${sentence}" at)
+  if(at EQUAL -1)
+    message(FATAL_ERROR "mistakes.cpp:${number} is refused without '${sentence}': ${line}\n${said}")
+  endif()
+endforeach()
+if(marks LESS 20)
+  message(FATAL_ERROR "mistakes.cpp has ${marks} marks")
+endif()
 
 # The other way: the same sources, with find_package replaced as their comment says.
 file(READ ${CONSUMER}/CMakeLists.txt lists)
@@ -81,6 +155,7 @@ string(FIND "${output}" "-c ${SOURCE}/worker_lib/group/" at)
 if(at EQUAL -1)
   message(FATAL_ERROR "the commands of a project that uses ddprun do not compile worker_lib:\n${output}")
 endif()
+set(by_fetch_content "${output}")
 foreach(ours launcher agent tests worker_lib/examples rendezvous/leader)
   string(FIND "${output}" "-c ${SOURCE}/${ours}/" at)
   if(NOT at EQUAL -1)
@@ -88,6 +163,22 @@ foreach(ours launcher agent tests worker_lib/examples rendezvous/leader)
     message(FATAL_ERROR "a project that uses ddprun builds what it does not link: ${found}")
   endif()
 endforeach()
+# The same by add_subdirectory().
+string(REGEX REPLACE "include\\(FetchContent\\)\nFetchContent_Declare[^\n]*\nFetchContent_MakeAvailable[^\n]*\n"
+                     "add_subdirectory(\"${SOURCE}\" ddprun)\n" lists "${lists}")
+file(WRITE ${WORK}/folder/CMakeLists.txt "${lists}")
+file(COPY ${CONSUMER}/main.cpp DESTINATION ${WORK}/folder)
+run(${CMAKE_COMMAND} -S ${WORK}/folder -B ${WORK}/folder/build -G Ninja)
+run(${CMAKE_COMMAND} --build ${WORK}/folder/build -- -t commands all)
+string(REGEX MATCHALL " -c [^ ]+" compiled "${output}")
+list(FILTER compiled INCLUDE REGEX "${SOURCE}/(worker_lib|rendezvous)/")
+list(SORT compiled)
+string(REGEX MATCHALL " -c [^ ]+" compiled_before "${by_fetch_content}")
+list(FILTER compiled_before INCLUDE REGEX "${SOURCE}/(worker_lib|rendezvous)/")
+list(SORT compiled_before)
+if(NOT compiled OR NOT compiled STREQUAL compiled_before)
+  message(FATAL_ERROR "add_subdirectory() compiles\n${compiled}\nand FetchContent\n${compiled_before}")
+endif()
 if(DEFINED ENV{DDPRUN_TEST_FULL})
   run(${CMAKE_COMMAND} --build ${WORK}/part/build --target my_training)
   expect_trained(${WORK}/part/build/my_training)

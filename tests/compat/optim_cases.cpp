@@ -8,6 +8,7 @@
 #include <fstream>
 #include <functional>
 #include <string>
+#include <tuple>
 
 #include "ddprun/checkpoint.h"
 #include "ddprun/optim.h"
@@ -153,7 +154,7 @@ void run_case(const Case& of, Way way, int steps, const std::string& path,
   checkpoints.save(first.module(), first.optimizer(), {.step = steps / 2});
 
   Training second(of, way);
-  checkpoints.resume(second.module(), second.optimizer());  // the random numbers, too
+  std::ignore = checkpoints.resume(second.module(), second.optimizer());  // the random numbers, too
   for (std::size_t i = 0; i < 2; ++i) {  // rates are the program's, not the file's
     second.optimizer().param_groups()[i].options().set_lr(
         first.optimizer().param_groups()[i].options().get_lr());

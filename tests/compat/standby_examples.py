@@ -20,14 +20,17 @@ RANKS = 2
 LIMIT_S = 240
 EXAMPLES = {
     "accumulate": [],
+    "mixed_precision": [],
+    "recoverable": [],
+    "trainer": ["checkpoints"],
     "collectives": [],
     "inference": ["--train-steps", "20", "--limit", "2000", "--output", "answers.txt"],
     "resume_elastic": ["--checkpoint-dir", "checkpoints"],
     "sentence_classifier": ["--epochs", "3"],
-    "train": ["--epochs", "1", "--limit", "4000", "--checkpoint-dir", "checkpoints", "--loss-file", "losses"],
+    "ddprun_recorded_train": ["--epochs", "1", "--limit", "4000", "--checkpoint-dir", "checkpoints"],
     "train_manual_loop": [],
 }
-QUICK = ("collectives", "resume_elastic", "train")
+QUICK = ("collectives", "resume_elastic", "ddprun_recorded_train")
 SPEED = re.compile(r"\d+ samples/s")
 # Of the round before: what it has written must not be what the next one continues from.
 WRITTEN = ("answers.txt", "losses.rank0", "losses.rank1")
@@ -55,7 +58,8 @@ def are_settled(node):
 class Job:
     def __init__(self, programs, name, folder, *options, **variables):
         self.folder = folder
-        self.environment = {**os.environ, "OMP_NUM_THREADS": "1", "DDPRUN_CONTROL_DIR": str(folder), **variables}
+        self.environment = {**os.environ, "OMP_NUM_THREADS": "1", "DDPRUN_CONTROL_DIR": str(folder),
+                            "DDPRUN_RECORD_LOSSES": "losses", **variables}
         self.job = subprocess.Popen(
             [programs / "ddprun", f"--nproc-per-node={RANKS}", "--redirects=3", "--log-dir=logs", "--rdzv-id=job",
              "--events=events", *options, programs / name, *EXAMPLES[name]],

@@ -1,7 +1,7 @@
 """Runs train and its Python twin and compares them bit for bit: each step's loss on each rank, and the final
 weights, which also proves that Python's safetensors opens our checkpoints.
 
-  python train_parity.py --train build/bin/train --launcher build/bin/ddprun --nproc 2
+  python train_parity.py --train build/bin/ddprun_recorded_train --launcher build/bin/ddprun --nproc 2
 """
 
 import argparse
@@ -42,8 +42,8 @@ def main():
         checkpoints = os.path.join(folder, "checkpoints")
         weights = os.path.join(folder, "weights.safetensors")
         subprocess.run(
-            launch + [args.train, *training, "--backend", "gloo", "--loss-file", ours, "--checkpoint-dir", checkpoints],
-            check=True)
+            launch + [args.train, *training, "--backend", "gloo", "--checkpoint-dir", checkpoints],
+            check=True, env={**os.environ, "DDPRUN_RECORD_LOSSES": ours})
         run_twin(args.nproc, train_ddp.main, *training, "--loss-file", theirs, "--weights-file", weights)
 
         for rank in range(args.nproc):

@@ -4,7 +4,7 @@ checkpoint must equal that of an uninterrupted run in every byte, whichever rank
 The ranks are started by hand here (the environment variables and nothing else), which also proves that a
 group without a launcher works. The survivor must end by itself, with exit code 1 and its error file written.
 
-  python train_resume.py --train build/bin/train
+  python train_resume.py --train build/bin/ddprun_recorded_train
 """
 
 import argparse
@@ -38,9 +38,8 @@ class Group:
             environment = dict(
                 os.environ, OMP_NUM_THREADS="1", RANK=str(rank), WORLD_SIZE=str(WORLD), LOCAL_RANK=str(rank),
                 LOCAL_WORLD_SIZE=str(WORLD), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(self.port.getsockname()[1]),
-                TORCHELASTIC_ERROR_FILE=self.error_files[rank])
-            command = [train, *TRAINING, "--checkpoint-dir", os.path.join(folder, "checkpoints"),
-                       "--loss-file", self.losses]
+                TORCHELASTIC_ERROR_FILE=self.error_files[rank], DDPRUN_RECORD_LOSSES=self.losses)
+            command = [train, *TRAINING, "--checkpoint-dir", os.path.join(folder, "checkpoints")]
             self.ranks.append(subprocess.Popen(command, env=environment))
 
     def __enter__(self):

@@ -34,7 +34,7 @@ class NodesTrain : public ::testing::Test {
  protected:
   Cluster& cluster_of(ClusterSetup setup, Network* network = nullptr, int epochs = 2) {
     setup.program = training(folder_.path(), epochs);
-    setup.program.push_back("--sample-file=" + samples_file());
+    setup.environment["DDPRUN_RECORD_SAMPLES"] = samples_file();
     // As ddprun sets it for two workers on one node: with more threads sums have another order.
     setup.environment["OMP_NUM_THREADS"] = "1";
     return cluster_.emplace(std::move(setup), network);
@@ -140,7 +140,7 @@ struct StepSamples {
   std::vector<int> samples;
 };
 
-// A rank's steps as `train --sample-file` wrote them. A step that was repeated after a failure counts
+// A rank's steps as DDPRUN_RECORD_SAMPLES has them (record_steps.cpp). A step that was repeated after a failure counts
 // as it was made last: the training goes on from a checkpoint before its first time.
 std::map<int, StepSamples> steps_in(const std::string& file) {
   std::map<int, StepSamples> steps;

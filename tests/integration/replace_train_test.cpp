@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/certificates.h"
 #include "tests/support/deaths_in_place.h"
 #include "tests/support/training.h"
 
@@ -184,6 +185,7 @@ TEST(ReplaceTrainTest, TellsWhyAProgramCannotBeReplacedInPlace) {
       {"backward",
        "the program makes calls between its steps that do not go through ddprun::Group"},
       {"message", "the program sends messages between its steps"},
+      {"thread", "a thread beside that of its steps makes calls"},
       {"group", "the program makes a group after its set-up"},
       {"optimizer",
        "its optimizer (ddprun::test::(anonymous namespace)::SignDescent) is none whose state"},
@@ -196,6 +198,25 @@ TEST(ReplaceTrainTest, TellsWhyAProgramCannotBeReplacedInPlace) {
     EXPECT_EQ(job.wait(kTime), exited(0)) << job.err();
     EXPECT_THAT(job.err(), HasSubstr("cannot be replaced in place: " + std::string(why)));
   }
+}
+
+// Gloo's connections with TLS have another class, whose calls end in the same way.
+TEST(ReplaceTrainTest, ARankIsReplacedOverTlsToo) {
+  const TemporaryTree folder;
+  const Certificates certificates(folder.path());
+  const DeathsInPlace plan({"backward:5:1"});
+  JobSetup setup = plan.setup();
+  setup.environment.insert({{"GLOO_DEVICE_TRANSPORT", "TCP_TLS"},
+                            {"GLOO_DEVICE_TRANSPORT_TCP_TLS_PKEY", certificates.server_key},
+                            {"GLOO_DEVICE_TRANSPORT_TCP_TLS_CERT", certificates.server},
+                            {"GLOO_DEVICE_TRANSPORT_TCP_TLS_CA_FILE", certificates.ca}});
+  auto options = plan.options();
+  options.insert(options.end(), {"--nproc-per-node=2", "--max-restarts=10", "--no-python"});
+  Job job(ddprun(options, {DDPRUN_MORTAL_TRAINING, folder / "checkpoints", "now", "gloo"}), setup);
+  ASSERT_NO_FATAL_FAILURE(plan.let_happen(job, 2, kTime));
+  ASSERT_EQ(job.wait(kTime), exited(0)) << job.err();
+  EXPECT_THAT(plan.events(), HasSubstr("\"how\":\"replaced\""));
+  EXPECT_THAT(plan.events(), Not(HasSubstr("\"round\":1"))) << job.err();
 }
 
 TEST(ReplaceTrainTest, AKeptValueThatChangesAfterBackwardIsAnErrorInTheFirstStep) {

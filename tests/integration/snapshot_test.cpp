@@ -58,16 +58,20 @@ std::vector<int> steps_in(const std::string& path) {
 Command images(const std::string& folder, const std::vector<std::string>& options) {
   std::vector<std::string> all{"--nproc-per-node=2", "--max-restarts=1000", "--no-python"};
   all.insert(all.end(), options.begin(), options.end());
-  return ddprun(all,
-                {DDPRUN_TRAIN, "--epochs=1", "--limit=1500", "--batch-size=4", "--seed=3",
-                 "--checkpoint-dir=" + folder + "/checkpoints", "--loss-file=" + folder + "/loss",
-                 "--memory-every=" + std::to_string(kEvery)});
+  return ddprun(all, {DDPRUN_RECORDED_TRAIN, "--epochs=1", "--limit=1500", "--batch-size=4",
+                      "--seed=3", "--checkpoint-dir=" + folder + "/checkpoints",
+                      "--memory-every=" + std::to_string(kEvery)});
+}
+
+JobSetup noting_losses(const std::string& folder, JobSetup setup = {}) {
+  setup.environment["DDPRUN_RECORD_LOSSES"] = folder + "/loss";
+  return setup;
 }
 
 void lose_a_few_steps(const std::string& standby, std::mt19937& random,
                       const TemporaryTree& undisturbed) {
   const TemporaryTree folder;
-  Job job(images(folder.path(), {standby}));
+  Job job(images(folder.path(), {standby}), noting_losses(folder.path()));
   const auto made = [&] { return steps_in(folder / "loss.rank0").size(); };
   for (int kills = full_tests() ? 30 : 2; kills > 0; --kills) {
     const std::size_t before = made();
@@ -191,13 +195,14 @@ TEST_F(OutlivingSnapshot, IsWhatTheNextDdprunContinuesFrom) {
   std::vector<std::unique_ptr<Job>> killed;
   for (int kills = full_tests() ? 10 : 3; kills > 0; --kills) {
     const std::size_t before = made();
-    Job& job = *killed.emplace_back(std::make_unique<Job>(images(folder.path(), options), here()));
+    Job& job = *killed.emplace_back(std::make_unique<Job>(images(folder.path(), options),
+                                                          noting_losses(folder.path(), here())));
     ASSERT_TRUE(job.reaches([&] { return made() > before + 5; }, kTime)) << job.err();
     std::this_thread::sleep_for(std::chrono::microseconds(random() % 30'000));
     job.signal(SIGKILL);
     job.wait();
   }
-  Job job(images(folder.path(), options), here());
+  Job job(images(folder.path(), options), noting_losses(folder.path(), here()));
   ASSERT_EQ(job.wait(kTime), exited(0)) << job.err();
   EXPECT_THAT(job.err(), HasSubstr("continuing in epoch 1 after step"));
   EXPECT_TRUE(end_with_the_same_bytes(undisturbed / "checkpoints", folder / "checkpoints"))
@@ -219,10 +224,10 @@ TEST_F(OutlivingSnapshot, OfAnotherModelIsNamedAndTheDiskIsUsed) {
     return ddprun({"--nproc-per-node=2", "--no-python", "--keep-memory=600", "--rdzv-id=m"},
                   training);
   };
-  Job images_of(as_one_program({DDPRUN_TRAIN, "--epochs=1", "--limit=1500", "--batch-size=4",
-                                "--checkpoint-dir=" + (folder / "images"),
-                                "--loss-file=" + (folder / "loss"), "--memory-every=1"}),
-                here());
+  Job images_of(
+      as_one_program({DDPRUN_RECORDED_TRAIN, "--epochs=1", "--limit=1500", "--batch-size=4",
+                      "--checkpoint-dir=" + (folder / "images"), "--memory-every=1"}),
+      noting_losses(folder.path(), here()));
   ASSERT_TRUE(images_of.reaches([&] { return steps_in(folder / "loss.rank0").size() > 5; }, kTime))
       << images_of.err();
   images_of.signal(SIGKILL);

@@ -123,8 +123,7 @@ TEST_F(Training, LeavesOnAllRanksAfterTheSameStepWhenPreemptedAndResumesBitIdent
     // Far longer than any notice takes.
     Command command = training(2, folder.path(), /*epochs=*/200);
     command.insert(command.begin() + 1, "--preempt-signal=USR1");
-    command.push_back("--loss-file=" + losses);
-    Job job(command);
+    Job job(command, {.environment = {{"DDPRUN_RECORD_LOSSES", losses}}});
     ASSERT_TRUE(job.reaches([&] { return last_steps_of_ranks(losses).front() >= 5; }, seconds(60)))
         << job.err();
     job.signal(SIGUSR1);

@@ -1,4 +1,5 @@
-// The `train` example with settings for tests, which need steps and not samples, and functions to inspect its checkpoints.
+// The example `train`, its steps noted (record_steps.cpp), with settings for tests, which need steps and not samples; and
+// functions to inspect its checkpoints.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +13,7 @@
 namespace ddprun::test {
 
 inline Command training(const std::string& checkpoints, int epochs = 2) {
-  return {"train",
+  return {"ddprun_recorded_train",
           "--epochs=" + std::to_string(epochs),
           "--limit=500",
           "--batch-size=4",

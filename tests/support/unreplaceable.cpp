@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <thread>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <utility>
 #include <vector>
@@ -104,6 +105,9 @@ void train(Context& context, const std::string& way) {
   } else if (way == "message") {
     torch::Tensor number = torch::ones({1});
     context.rank() == 0 ? context.send(number, 1) : context.recv(number, 0);
+  } else if (way == "thread") {
+    torch::Tensor number = torch::ones({1});
+    std::thread([&] { context.all_reduce(number); }).join();
   } else if (way == "group") {
     std::ignore = context.new_group({0, 1});
   }

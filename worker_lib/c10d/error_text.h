@@ -2,7 +2,6 @@
 #pragma once
 
 #include <c10/util/Exception.h>
-#include <gloo/common/error.h>
 
 #include <exception>
 #include <string>
@@ -26,10 +25,7 @@ inline std::string error_text(const std::exception_ptr& thrown) {
 }
 
 // Whether it is c10d's, which those of NCCL and the stores are, or Gloo's.
-inline bool is_of_connection(const std::exception& error) {
-  return dynamic_cast<const c10::DistError*>(&error) != nullptr ||
-         dynamic_cast<const gloo::Exception*>(&error) != nullptr;
-}
+bool is_of_connection(const std::exception& error);
 
 // Its first line.
 inline std::string error_line(const std::exception& error) {

@@ -1,6 +1,8 @@
 #include "worker_lib/c10d/gloo_backend.h"
 
+#include <c10/util/Exception.h>
 #include <c10/util/ScopeExit.h>
+#include <gloo/common/error.h>
 #include <netdb.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -9,6 +11,7 @@
 #include <string>
 #include <utility>
 
+#include "worker_lib/c10d/error_text.h"
 #include "worker_lib/c10d/recorded_call.h"
 
 namespace ddprun {
@@ -250,6 +253,11 @@ GlooBackend::WorkPtr GlooBackend::send(Tensors& tensors, int to, int tag) {
 GlooBackend::WorkPtr GlooBackend::recv(Tensors& tensors, int from, int tag) {
   return message(OpType::RECV, from, tag, tensors,
                  [&] { return ProcessGroupGloo::recv(tensors, from, tag); });
+}
+
+bool is_of_connection(const std::exception& error) {
+  return dynamic_cast<const c10::DistError*>(&error) != nullptr ||
+         dynamic_cast<const gloo::Exception*>(&error) != nullptr;
 }
 
 torch::Tensor widened_for_gloo(const torch::Tensor& tensor) {

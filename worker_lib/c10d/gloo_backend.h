@@ -63,8 +63,4 @@ class GlooBackend : public c10d::ProcessGroupGloo {
   const std::shared_ptr<GroupRecord> record_;  // may be null
 };
 
-// Integers that Gloo does not know as wider ones, which wrap around alike when they are cut again: a
-// copy that is to be written back. Others: the tensor itself.
-torch::Tensor widened_for_gloo(const torch::Tensor& tensor);
-
 }  // namespace ddprun

@@ -55,7 +55,7 @@ class Module {
                                        ? "NCCL is missing, or is not the one that LibTorch needs"
                                        : "LibTorch's CUDA part cannot be loaded") +
                        ": install torch with all packages that it asks for (pip check names what "
-                       "is missing), or use --backend gloo to train on the CPU (" +
+                       "is missing), or use the backend gloo to train on the CPU (" +
                        why + ")");
     }
     std::error_code ignored;
@@ -74,7 +74,7 @@ class Module {
     throw Failure(ErrorCode::kNotFound,
                   std::string("the CUDA part of worker_lib, ") + kModule +
                       ", cannot be loaded: it is built when the headers of CUDA and NCCL are there "
-                      "(torch installed with its dependencies); use --backend gloo meanwhile (" +
+                      "(torch installed with its dependencies); use the backend gloo meanwhile (" +
                       reasons + ")");
   }
 
@@ -125,7 +125,7 @@ std::string driver_misfit(const CudaVersions& versions, int cuda_of_driver) {
   if (cuda_of_driver == 0 || cuda_of_driver / 1000 >= versions.cuda / 1000) return {};
   return "the driver is too old for it, since it knows CUDA up to " + text(cuda_of_driver) +
          " and this LibTorch is built for CUDA " + text(versions.cuda) +
-         ": install a newer driver, or a torch for the driver's CUDA; or use --backend gloo to "
+         ": install a newer driver, or a torch for the driver's CUDA; or use the backend gloo to "
          "train on the CPU";
 }
 
@@ -144,7 +144,7 @@ void require_cuda(int gpus) {
   throw UsageError(
       found +
       "its CUDA does not run on them, most often because the driver is too old for it "
-      "(nvidia-smi shows the newest CUDA that the driver knows); use --backend gloo to "
+      "(nvidia-smi shows the newest CUDA that the driver knows); use the backend gloo to "
       "train on the CPU");
 }
 

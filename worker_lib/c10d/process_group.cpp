@@ -105,7 +105,7 @@ Backend choose_backend(Backend wanted, const std::optional<torch::Device>& devic
     throw UsageError(
         std::string(wanted == Backend::kNccl ? "the backend nccl" : "the device " + device->str()) +
         " needs a GPU and this process sees none: there is no NVIDIA driver, or "
-        "CUDA_VISIBLE_DEVICES hides every device; use --backend gloo to train on the CPU");
+        "CUDA_VISIBLE_DEVICES hides every device; use the backend gloo to train on the CPU");
   }
   load_nccl_module();
   require_cuda(gpus);

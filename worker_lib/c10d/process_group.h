@@ -102,4 +102,8 @@ void close_connections(c10d::ProcessGroup& group);
 void interrupt(const std::vector<c10::intrusive_ptr<c10d::ProcessGroup>>& groups);
 bool can_be_interrupted(c10d::ProcessGroup& group);
 
+// Integers that Gloo does not know as wider ones, which wrap around alike when they are cut again: a
+// copy that is to be written back. Others: the tensor itself.
+torch::Tensor widened_for_gloo(const torch::Tensor& tensor);
+
 }  // namespace ddprun

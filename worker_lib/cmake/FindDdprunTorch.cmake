@@ -1,7 +1,7 @@
 # Makes imported targets from the folders of a torch package (LibTorch, or Python's torch), without its
 # own CMake files: those of a CUDA build ask for nvcc and a CUDA toolkit, which we never need.
 #
-#   ddprun::torch       headers, libtorch_cpu, libc10, and the declarations of Gloo
+#   ddprun::torch       headers, libtorch_cpu, libc10
 #   ddprun::torch_cuda  the same and libtorch_cuda with the headers of CUDA and NCCL; only for the NCCL
 #                       module, and only there when those headers are
 #
@@ -48,12 +48,6 @@ if(DDPRUN_TORCH_VERSION VERSION_LESS _least)
     "LibTorch in ${_dir} is version '${DDPRUN_TORCH_VERSION}', ${_least} or newer is needed: ${_how}.")
 endif()
 
-# Gloo's code is inside libtorch_cpu; its declarations are in no torch package.
-find_path(DDPRUN_GLOO_INCLUDE gloo/rendezvous/store.h)
-if(NOT DDPRUN_GLOO_INCLUDE)
-  message(FATAL_ERROR "Gloo's headers were not found: install Debian's libgloo-dev (scripts/setup does).")
-endif()
-
 message(STATUS "LibTorch ${DDPRUN_TORCH_VERSION}: ${_dir}")
 set(DDPRUN_TORCH_FOUND_DIR "${_dir}")
 
@@ -65,7 +59,7 @@ endforeach()
 
 add_library(ddprun::torch INTERFACE IMPORTED GLOBAL)
 target_include_directories(ddprun::torch SYSTEM INTERFACE
-  "${_dir}/include" "${_dir}/include/torch/csrc/api/include" "${DDPRUN_GLOO_INCLUDE}")
+  "${_dir}/include" "${_dir}/include/torch/csrc/api/include")
 target_compile_definitions(ddprun::torch INTERFACE USE_DISTRIBUTED USE_C10D_GLOO)
 # -fPIC also for programs, where CMake says -fPIE: one precompiled header then serves all targets.
 target_compile_options(ddprun::torch INTERFACE -fPIC)

@@ -4,12 +4,12 @@
 #include <torch/csrc/autograd/functions/utils.h>
 #include <algorithm>
 #include <limits>
-#include <sstream>
 #include <torch/csrc/distributed/c10d/logger.hpp>
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 
 #include "worker_lib/c10d/torch_compat.h"
 #include "worker_lib/ddp/bucket_layout.h"
+#include "worker_lib/ddp/missing_gradients.h"
 #include "worker_lib/ddp/module_parameters.h"
 #include "worker_lib/group/context_access.h"
 #include "worker_lib/group/recovery.h"
@@ -86,18 +86,6 @@ void route_through_sink(const std::vector<torch::Tensor*>& outputs,
     *output = output->detach();  // the same memory, with a history of its own
     torch::autograd::set_history(*output, sink);
   }
-}
-
-// The indices that c10d's "did not receive grad" message ends with.
-std::vector<std::size_t> indices_without_gradient(const std::string& message) {
-  const std::string marker = "did not receive grad for rank ";
-  std::vector<std::size_t> indices;
-  auto at = message.rfind(marker);
-  if (at != std::string::npos) at = message.find(':', at);
-  if (at == std::string::npos) return indices;
-  std::istringstream numbers(message.substr(at + 1));
-  for (std::size_t index = 0; numbers >> index;) indices.push_back(index);
-  return indices;
 }
 
 }  // namespace
@@ -204,7 +192,8 @@ void GradientReducer::Parts::name_missing_gradients(const Call& call) const {
   try {
     call();
   } catch (const c10::Error& error) {
-    const auto indices = indices_without_gradient(error.what_without_backtrace());
+    const auto indices =
+        indices_without_gradient(error.what_without_backtrace(), parameters.tensors.size());
     if (indices.empty()) throw;
     std::string names;
     for (const std::size_t index : indices) {

@@ -53,8 +53,6 @@ struct Settings {
   std::int64_t checkpoint_every = 0;  // steps; 0: at the end of each epoch only
   std::string memory_every = "0";     // steps between snapshots in memory, or auto
   std::string backend = "auto";
-  std::string loss_file;
-  std::string sample_file;
 };
 
 FashionMnist load(const Settings& settings, Split split) {
@@ -78,40 +76,6 @@ double test_accuracy(Net& model, const FashionMnist& test, ddprun::Context& cont
   return accuracy.compute(context);
 }
 
-// What this rank did in each step, for tests: its loss, all bits of it ("<step> <float as hex>"), or
-// its samples ("<step> <epoch> <world size> <consumed before> <sample> … ."; a line without the point
-// is of a process that was killed while it wrote it).
-class StepFile {
- public:
-  StepFile(const std::string& path, int rank) {
-    if (path.empty()) return;
-    const std::string name = path + ".rank" + std::to_string(rank);
-    file_.reset(std::fopen(name.c_str(), "a"));
-    if (!file_) throw ddprun::UsageError("the file " + name + " cannot be written");
-  }
-  void add_loss(std::int64_t step, float loss) {
-    if (!file_) return;
-    std::fprintf(file_.get(), "%lld %a\n", static_cast<long long>(step), static_cast<double>(loss));
-    std::fflush(file_.get());
-  }
-  void add_samples(const ddprun::TrainingPosition& before, int world_size,
-                   const std::vector<std::size_t>& samples) {
-    if (!file_) return;
-    std::fprintf(file_.get(), "\n%lld %lld %d %lld", static_cast<long long>(before.step + 1),
-                 static_cast<long long>(before.epoch), world_size,
-                 static_cast<long long>(before.consumed));
-    for (const std::size_t sample : samples) std::fprintf(file_.get(), " %zu", sample);
-    std::fprintf(file_.get(), " .");
-    std::fflush(file_.get());
-  }
-
- private:
-  struct Close {
-    void operator()(std::FILE* file) const { std::fclose(file); }
-  };
-  std::unique_ptr<std::FILE, Close> file_;
-};
-
 class Training {
  public:
   Training(const Settings& settings, const FashionMnist& train, const FashionMnist& test,
@@ -123,8 +87,6 @@ class Training {
         sampler_(train_.size(), context, {.seed = settings.seed}),
         model_(make_net(), context),
         optimizer_(model_.parameters(), ddprun::optim::SGDOptions(settings.lr).momentum(0.9)),
-        losses_(settings.loss_file, context.rank()),
-        samples_(settings.sample_file, context.rank()),
         recoverable_(context, model_, optimizer_) {
     at_.seed = settings.seed;
     at_.notes["batch_size"] = std::to_string(settings.batch_size);
@@ -242,6 +204,7 @@ class Training {
   std::optional<double> run_epoch() {
     const auto begun = std::chrono::steady_clock::now();
     sampler_.set_epoch(at_.epoch, at_.consumed);
+    context_.progress(at_.step, total_steps());  // where a resumed training goes on
     const std::string name =
         "epoch " + std::to_string(at_.epoch + 1) + "/" + std::to_string(settings_.epochs);
     const std::int64_t consumed_before = at_.consumed;
@@ -250,12 +213,9 @@ class Training {
                               at_.consumed + sampler_.remaining() * context_.world_size(),
                               at_.consumed);
       while (const auto batch = sampler_.next(static_cast<std::size_t>(settings_.batch_size))) {
-        // Before the step: who dies right after it has told of it, too.
-        samples_.add_samples(at_, context_.world_size(), *batch);
         step(as_tensor(*batch).to(context_.device()));
         ++at_.step;
         at_.consumed = sampler_.consumed();
-        losses_.add_loss(at_.step, last_loss_);
         const bool is_due = bar.is_due();
         bar.advance(static_cast<std::int64_t>(batch->size()) * context_.world_size(),
                     is_due ? "loss " + std::to_string(last_loss_) : std::string());
@@ -295,8 +255,6 @@ class Training {
   ddprun::DistributedSampler sampler_;
   ddprun::DistributedDataParallel<Net> model_;
   ddprun::optim::SGD optimizer_;
-  StepFile losses_;
-  StepFile samples_;
   ddprun::Mean::Total epoch_loss_;  // of the epoch that is running, on this rank
   float last_loss_ = 0;
   std::unique_ptr<ddprun::Checkpointer> checkpoints_;
@@ -330,9 +288,6 @@ int main(int argc, char** argv) {
          "auto: as often as it takes 1 % of the time; 0: none")
       ->check(CLI::NonNegativeNumber | CLI::IsMember({"auto"}));
   app.add_option("--backend", settings.backend, "auto, shm or gloo (CPU), nccl (GPU)");
-  app.add_option("--loss-file", settings.loss_file,
-                 "append each step's loss, exactly, to this name + .rank<N> (for tests)");
-  app.add_option("--sample-file", settings.sample_file, "the same with each step's samples");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -270,19 +270,13 @@ void Context::make_recoverable(detail::Membership& whole, ProcessGroupOptions& g
 
 void Context::progress(std::int64_t step, std::int64_t total,
                        std::span<const ProgressValue> values) {
-  if (link_) {
-    std::array<link::Value, link::kValuesMax> shown;
-    const std::size_t count = std::min(values.size(), shown.size());
-    for (std::size_t i = 0; i < count; ++i) {
-      shown[i] = link::Value::of(values[i].name, values[i].value);
-    }
-    link_->step_done(step, total, std::span(shown.data(), count));
+  if (!link_) return;
+  std::array<link::Value, link::kValuesMax> shown;
+  const std::size_t count = std::min(values.size(), shown.size());
+  for (std::size_t i = 0; i < count; ++i) {
+    shown[i] = link::Value::of(values[i].name, values[i].value);
   }
-  for (const auto& listener : progress_listeners_) listener({step, total, values});
-}
-
-void Context::on_progress(std::function<void(const ProgressReport&)> listener) {
-  progress_listeners_.push_back(std::move(listener));
+  link_->step_done(step, total, std::span(shown.data(), count));
 }
 
 bool Context::should_leave() {

@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 #include <sys/eventfd.h>
+#include <torch/csrc/autograd/graph_task.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -220,7 +221,21 @@ void Recovery::refuse(const std::string& why) { tell(recovery::Refused{why}); }
 
 // ---- calls outside of steps
 
+bool Recovery::is_on_its_thread() const {
+  return std::this_thread::get_id() == its_thread_ ||
+         torch::autograd::get_current_graph_task_id() >= 0;
+}
+
+void Recovery::refuse_calls_of_other_threads() {
+  if (has_other_threads_) refuse("a thread beside that of its steps makes calls");
+}
+
 bool Recovery::records(bool is_async) {
+  if (!is_on_its_thread()) {
+    has_other_threads_ = true;
+    return false;
+  }
+  refuse_calls_of_other_threads();
   if (unrecorded_ > 0) return false;
   if (is_in<recovery::Prepared>()) return true;
   if (!is_in<recovery::SetUp>()) return is_outside_step();
@@ -311,6 +326,10 @@ void Recovery::write(std::int64_t step, Mirror::Moment moment, const std::string
 }
 
 void Recovery::before_call() {
+  if (!is_on_its_thread()) {
+    has_other_threads_ = true;
+    return;
+  }
   if (is_between_steps() && !is_in_call_) {
     refuse("the program makes calls between its steps that do not go through ddprun::Group");
   }
@@ -369,6 +388,7 @@ void Recovery::join(RecoverableState& parts, const std::function<void()>& warm_u
 }
 
 void Recovery::step(const std::function<void()>& f) {
+  refuse_calls_of_other_threads();
   if (!is_outside_step()) return f();
   if (has_news()) recover();
   tell(recovery::StepBegins{});

@@ -16,13 +16,15 @@
 // A step is committed on a rank when step() is over there. At most one step is committed on some ranks and
 // not yet on others, because each step waits for all: ranks that are behind are given its outcome.
 //
-// Owned by the Context, shared with its groups. The main thread calls; a thread of its own hears the agent,
-// and ends the calls of groups that are broken.
+// Owned by the Context, shared with its groups. The thread that made it calls, and in its backward() the autograd's threads;
+// after a call on any other thread ranks are not replaced in place. A thread of its own hears the agent, and ends the calls
+// of groups that are broken.
 #pragma once
 
 #include <c10/util/ScopeExit.h>
 #include <torch/types.h>
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -97,7 +99,9 @@ class Recovery {
   // Steps before the one that this rank is in; all ranks have the same.
   std::int64_t committed() const { return std::get<recovery::InStep>(state_).committed; }
   // Which all ranks are at the same calls.
-  bool is_between_steps() const { return unrecorded_ == 0 && is_outside_step(); }
+  bool is_between_steps() const {
+    return is_on_its_thread() && unrecorded_ == 0 && is_outside_step();
+  }
   // Makes the call that `begin` begins, or does without it. Returns when it is done.
   struct Results {
     const std::vector<torch::Tensor>& tensors;  // that it writes
@@ -107,7 +111,9 @@ class Recovery {
            const std::vector<torch::Tensor>& kept, const detail::Operation::Begin& begin,
            const Results& results);
   // Whether a call that fails now throws GroupLost.
-  bool may_recover() const { return !is_in_set_up() && !is_in<recovery::Off>(); }
+  bool may_recover() const {
+    return is_on_its_thread() && !is_in_set_up() && !is_in<recovery::Off>();
+  }
 
   // While what it returns lives, calls are neither noted nor told: what they are about is given in another way.
   [[nodiscard]] static auto unrecorded(Recovery* recovery) {
@@ -126,13 +132,17 @@ class Recovery {
   // No step follows; idempotent. end(): nor is there a link any more.
   void leave();
   void end();
-  // For the state that is about to be given to others: on the autograd's thread, too.
+  // For the state that is about to be given to others; on any thread.
   void before_call();
   // Likewise; before the optimizer's step, in a step that is to be made again: throws GroupLost, so that its rest need not
   // be computed.
   void end_lost_step() const;
 
  private:
+  // The thread that made this object, or one of the autograd's, for which that thread waits in backward().
+  bool is_on_its_thread() const;
+  // Called on that thread, because no other thread may change the state.
+  void refuse_calls_of_other_threads();
   template <typename State>
   bool is_in() const {
     return std::holds_alternative<State>(state_);
@@ -166,6 +176,8 @@ class Recovery {
   AgentLink& link_;
   const ProcessGroupOptions options_;
   const Hooks hooks_;
+  const std::thread::id its_thread_ = std::this_thread::get_id();
+  std::atomic<bool> has_other_threads_ = false;  // which make calls
   recovery::State state_;
   int unrecorded_ = 0;
   bool is_in_call_ = false;  // of run()

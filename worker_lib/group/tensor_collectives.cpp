@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "ddprun/collectives.h"
-#include "worker_lib/c10d/gloo_backend.h"
+#include "worker_lib/c10d/process_group.h"
 #include "worker_lib/c10d/torch_compat.h"
 #include "worker_lib/group/call_tensors.h"
 #include "worker_lib/group/membership.h"

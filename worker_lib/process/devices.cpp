@@ -102,7 +102,7 @@ int gpu_of_worker(const Environment& environment, int visible) {
   if (visible == 1 && environment.is_slurm_step) return 0;  // the step gave each task one
   throw UsageError("local rank " + std::to_string(environment.local_rank) +
                    " has no GPU of its own: this process sees " + std::to_string(visible) +
-                   "; start at most one worker per GPU, or use --backend gloo");
+                   "; start at most one worker per GPU, or use the backend gloo");
 }
 
 }  // namespace ddprun

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "rendezvous/common/worker_abi/worker_progress.h"
 #include "worker_lib/process/stderr_line.h"
 
 namespace ddprun {
@@ -45,18 +44,6 @@ void ProgressBar::advance(std::int64_t by, std::string_view note) {
   } else {
     stderr_line::write(text(note) + "\n");
   }
-}
-
-void ProgressBar::operator()(const ProgressReport& report) {
-  if (report.total > 0) total_ = report.total;
-  std::string note;
-  if (is_due()) {
-    for (const ProgressValue& value : report.values) {
-      note.append(note.empty() ? "" : ", ").append(value.name);
-      note.append(" ").append(number_text(value.value));
-    }
-  }
-  advance(report.step - done_, note);
 }
 
 std::string ProgressBar::text(std::string_view note) const {

@@ -73,15 +73,4 @@ void SummaryWriter::append(const std::string& event) {
   fd_ = -1;
 }
 
-std::function<void(const ProgressReport&)> scalars_to(SummaryWriter& events,
-                                                      std::int64_t every_steps) {
-  if (every_steps < 1) throw UsageError("scalars_to: every_steps must be at least 1");
-  return [&events, every_steps](const ProgressReport& report) {
-    if (report.step % every_steps != 0) return;
-    for (const ProgressValue& value : report.values) {
-      events.add_scalar(value.name, value.value, report.step);
-    }
-  };
-}
-
 }  // namespace ddprun

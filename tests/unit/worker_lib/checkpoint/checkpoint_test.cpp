@@ -13,6 +13,7 @@
 
 #include <cmath>
 #include <set>
+#include <tuple>
 
 #include "ddprun/ddp.h"
 #include "ddprun/optim.h"
@@ -137,7 +138,7 @@ void expect_taken_over(const FromOptions& from_options, const ToOptions& to_opti
     Checkpointer(context, folder.path()).save(first, first_optimizer, {.step = 3});
     Net second;
     To second_optimizer(second.parameters(), to_options);
-    Checkpointer(context, folder.path()).resume(second, second_optimizer);
+    std::ignore = Checkpointer(context, folder.path()).resume(second, second_optimizer);
     train(second, second_optimizer, 3, 6);
     EXPECT_TRUE(torch::allclose(second.fc->weight, whole.fc->weight, 1e-4, 1e-5))
         << "but for rounding";
@@ -174,7 +175,7 @@ TEST(Checkpoint, AStateHasTheStridesOfItsParameter) {
       return static_cast<optim::AdamParamState&>(state).exp_avg();
     };
     const Tensor before = average();
-    checkpoints.resume(*layer, optimizer);
+    std::ignore = checkpoints.resume(*layer, optimizer);
     EXPECT_TRUE(torch::equal(average(), before));
     EXPECT_EQ(average().strides(), layer->weight.strides());
   });
@@ -221,7 +222,7 @@ TEST(Checkpoint, NoWholeOneIsAnErrorOnEveryRank) {
     Net net;
     torch::optim::SGD optimizer(net.parameters(), 0.1);
     try {
-      checkpoints.resume(net, optimizer);
+      std::ignore = checkpoints.resume(net, optimizer);
       ADD_FAILURE() << "resumed from a torn file";
     } catch (const Failure& failure) {
       EXPECT_THAT(failure.what(), HasSubstr("step-000000000001.safetensors"));
@@ -247,7 +248,7 @@ TEST(Checkpoint, AnotherModelsIsRefusedWithTheNamesThatDiffer) {
     torch::optim::SGD wider_optimizer(wider.parameters(), 0.1);
     const Tensor before = wider.fc->weight.detach().clone();
     try {
-      checkpoints.resume(wider, wider_optimizer);
+      std::ignore = checkpoints.resume(wider, wider_optimizer);
       ADD_FAILURE() << "accepted another shape";
     } catch (const Failure& failure) {
       EXPECT_THAT(failure.what(), HasSubstr("model.fc.weight"));
@@ -258,7 +259,7 @@ TEST(Checkpoint, AnotherModelsIsRefusedWithTheNamesThatDiffer) {
     torch::nn::Linear other(3, 4);
     torch::optim::SGD other_optimizer(other->parameters(), 0.1);
     try {
-      checkpoints.resume(*other, other_optimizer);
+      std::ignore = checkpoints.resume(*other, other_optimizer);
       ADD_FAILURE() << "accepted other names";
     } catch (const Failure& failure) {
       EXPECT_THAT(failure.what(), HasSubstr("lacks model.bias and model.weight"));
@@ -266,7 +267,7 @@ TEST(Checkpoint, AnotherModelsIsRefusedWithTheNamesThatDiffer) {
     }
 
     torch::optim::Adam adam(net.parameters());
-    EXPECT_THROW(checkpoints.resume(net, adam), Failure);
+    EXPECT_THROW(std::ignore = checkpoints.resume(net, adam), Failure);
   });
 }
 
@@ -368,7 +369,7 @@ TEST(Checkpoint, APartThatRefusesItsStateIsNamed) {
     Checkpointer checkpoints(context, folder.path());
     checkpoints.register_for_checkpointing("schedule", counter);
     try {
-      checkpoints.resume(net, optimizer);
+      std::ignore = checkpoints.resume(net, optimizer);
       ADD_FAILURE() << "a counter became a word";
     } catch (const UsageError& error) {
       EXPECT_THAT(error.what(), HasSubstr("schedule"));
@@ -389,7 +390,7 @@ TEST(Checkpoint, RandomNumbersGoOnWhereTheyWere) {
     checkpoints.save(net, optimizer, {});
     const Tensor expected = torch::randn({20});
     torch::manual_seed(6);
-    checkpoints.resume(net, optimizer);
+    std::ignore = checkpoints.resume(net, optimizer);
     EXPECT_TRUE(torch::equal(torch::randn({20}), expected));
   });
 }
@@ -598,7 +599,7 @@ TEST(Checkpoint, FormatOneIsResumedAndANewerOneRefusedOnEveryRank) {
     EXPECT_EQ(checkpoints.resume(net, optimizer)->step, 1);
     if (context.is_main_process()) change_format(path, "3");
     try {
-      checkpoints.resume(net, optimizer);
+      std::ignore = checkpoints.resume(net, optimizer);
       ADD_FAILURE() << "read what it cannot know";
     } catch (const Failure& failure) {
       EXPECT_THAT(failure.what(), HasSubstr("written by a newer ddprun"));

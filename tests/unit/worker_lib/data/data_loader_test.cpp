@@ -15,6 +15,7 @@
 #include <mutex>
 #include <set>
 #include <thread>
+#include <tuple>
 
 namespace ddprun {
 namespace {
@@ -335,7 +336,7 @@ TEST(DataLoader, NoticesASamplerThatIsMovedInTheMiddleOfAPass) {
   DataLoader loader(Squares{}, sampler, {.batch_size = 2});
   loader.start();
   loader.next();
-  sampler.next(1);
+  std::ignore = sampler.next(1);
   EXPECT_THROW(loader.next(), UsageError);
 }
 

@@ -12,6 +12,7 @@
 #include <random>
 #include <set>
 #include <sstream>
+#include <tuple>
 
 namespace ddprun {
 namespace {
@@ -232,7 +233,7 @@ TEST(Sampler, WorksInsideATorchLoaderAndFollowsSetEpoch) {
 TEST(Sampler, PositionSurvivesAnArchive) {
   DistributedSampler sampler(20, 2, 0, {.seed = 1});
   sampler.set_epoch(3);
-  sampler.next(4);
+  std::ignore = sampler.next(4);
   torch::serialize::OutputArchive out;
   sampler.save(out);
   std::stringstream stream;

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <tuple>
 
 #include "ddprun/ddp.h"
 #include "ddprun/gradients.h"
@@ -140,7 +141,7 @@ TEST(Autocast, ComputesInHalfPrecisionWhileItLives) {
     EXPECT_EQ(linear->weight.grad().scalar_type(), torch::kFloat32);
   }
   EXPECT_EQ(linear(input).scalar_type(), torch::kFloat32);
-  EXPECT_THROW(Autocast(torch::kCPU, torch::kFloat32), UsageError);
+  EXPECT_THROW(std::ignore = Autocast(torch::kCPU, torch::kFloat32), UsageError);
 }
 
 TEST(GradScaler, UnscalesBeforeTheStep) {

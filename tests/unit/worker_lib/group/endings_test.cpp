@@ -199,6 +199,15 @@ TEST(Endings, AfterAllLeftInOrderNobodyComplains) {
   }
 }
 
+class AtEndOfGroup : public c10d::Backend {
+ public:
+  explicit AtEndOfGroup(std::function<void()> f) : Backend(0, 1), f_(std::move(f)) {}
+  ~AtEndOfGroup() override { f_(); }
+
+ private:
+  std::function<void()> f_;
+};
+
 // NCCL may take as long as a time limit to end a group that has failed.
 TEST(Endings, AFailureIsReportedBeforeTheContextEnds) {
   const TempFolder folder;
@@ -207,10 +216,10 @@ TEST(Endings, AFailureIsReportedBeforeTheContextEnds) {
   bool was_there = false;
   const int code = run(0, nullptr,
                        [&](Context& context) {
-                         const std::shared_ptr<void> end_of_context(nullptr, [&](void*) {
-                           was_there = std::filesystem::exists(error_file);
-                         });
-                         context.on_progress([end_of_context](const ProgressReport&) {});
+                         context.process_group()->setBackend(
+                             c10::DeviceType::Meta, c10d::ProcessGroup::BackendType::CUSTOM,
+                             c10::make_intrusive<AtEndOfGroup>(
+                                 [&] { was_there = std::filesystem::exists(error_file); }));
                          throw std::runtime_error("the disk is full");
                        },
                        {.backend = Backend::kGloo});

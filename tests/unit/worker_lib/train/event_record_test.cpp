@@ -4,11 +4,9 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
-#include <array>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
-#include <span>
 
 #include "ddprun/error.h"
 #include "ddprun/tensorboard.h"
@@ -40,23 +38,6 @@ TEST(SummaryWriter, EveryScalarIsInTheFileAtOnce) {
 TEST(SummaryWriter, EveryObjectHasAFileOfItsOwn) {
   const test::TempFolder folder;
   EXPECT_NE(SummaryWriter(folder.path()).path(), SummaryWriter(folder.path()).path());
-}
-
-TEST(SummaryWriter, KeepsEverySoManiethReportOfProgress) {
-  const test::TempFolder folder;
-  SummaryWriter events(folder.path());
-  const auto report = scalars_to(events, 10);
-  const std::array<ProgressValue, 2> values{{{"loss", 0.5}, {"rate", 0.1}}};
-  const auto size = [&] { return std::filesystem::file_size(events.path()); };
-  const auto empty = size();
-  report({.step = 9, .total = 100, .values = values});
-  EXPECT_EQ(size(), empty);
-  report({.step = 10, .total = 100, .values = values});
-  const auto with_two = size();
-  EXPECT_GT(with_two, empty);
-  report({.step = 20, .total = 100, .values = std::span(values).first(1)});
-  EXPECT_LT(size() - with_two, with_two - empty);
-  EXPECT_THROW(scalars_to(events, 0), UsageError);
 }
 
 TEST(SummaryWriter, AFolderThatCannotBeMadeIsNamed) {

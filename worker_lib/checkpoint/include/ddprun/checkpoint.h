@@ -92,8 +92,8 @@ class Checkpointer {
   // nothing when there is none at all. The random numbers of rank r go on where those of rank r
   // were; a rank that was not there is seeded by the position's seed and step and its rank. Throws
   // UsageError on every rank: none is whole, it is another model's, a newer format's, unreadable.
-  std::optional<TrainingPosition> resume(const BareModule& model,
-                                         torch::optim::Optimizer& optimizer);
+  [[nodiscard("the position from which the training goes on")]] std::optional<TrainingPosition>
+  resume(const BareModule& model, torch::optim::Optimizer& optimizer);
 
   // Of the file that this wrote last, or resumed from; nothing: neither, or it resumed from a snapshot.
   std::optional<std::int64_t> step_on_disk() const;

@@ -154,7 +154,7 @@ class DistributedDataParallel : public Stateful {
   //
   //   { auto no_sync = model.no_sync(); loss(model(a)).backward(); }
   //   loss(model(b)).backward();
-  [[nodiscard]] auto no_sync() {
+  [[nodiscard("it lasts as long as this object: give it a name")]] auto no_sync() {
     return c10::make_scope_exit(
         [reducer = reducer_.get(), was_on = reducer_->set_synchronizing(false)] {
           reducer->set_synchronizing(was_on);

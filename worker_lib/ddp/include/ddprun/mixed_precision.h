@@ -37,8 +37,8 @@ namespace ddprun {
 // For the calling thread, while it lives; nests. `dtype`: kHalf or kBFloat16, else a UsageError.
 class Autocast {
  public:
-  explicit Autocast(torch::Device device, torch::ScalarType dtype = torch::kBFloat16,
-                    bool enabled = true);
+  [[nodiscard("it lasts as long as this object: give it a name")]] explicit Autocast(
+      torch::Device device, torch::ScalarType dtype = torch::kBFloat16, bool enabled = true);
   ~Autocast();
   Autocast(const Autocast&) = delete;
   Autocast& operator=(const Autocast&) = delete;
@@ -64,7 +64,8 @@ class GradScaler : public Stateful {
   explicit GradScaler(const GradScalerOptions& options = {});
 
   // The loss times the scale.
-  torch::Tensor scale(const torch::Tensor& loss);
+  [[nodiscard("the scaled loss is returned: call backward() on it")]] torch::Tensor scale(
+      const torch::Tensor& loss);
   // Divides the optimizer's gradients by the scale and notes whether one is not finite. step() does
   // it unless it was done; twice before update() is a UsageError, as are float16 gradients.
   void unscale_(torch::optim::Optimizer& optimizer);

@@ -63,7 +63,8 @@ class DistributedSampler : public torch::data::samplers::Sampler<> {
 
   // Starts the pass of the set epoch; a loader calls it. The size cannot be changed.
   void reset(std::optional<std::size_t> new_size = std::nullopt) override;
-  std::optional<std::vector<std::size_t>> next(std::size_t batch_size) override;
+  [[nodiscard("these samples are not given again")]] std::optional<std::vector<std::size_t>> next(
+      std::size_t batch_size) override;
   // The position (epoch, consumed), under the keys "epoch" and "consumed".
   void save(torch::serialize::OutputArchive& archive) const override;
   void load(torch::serialize::InputArchive& archive) override;

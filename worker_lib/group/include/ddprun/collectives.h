@@ -98,7 +98,7 @@ class Operation {
 // and what is read not be changed, before wait(). Dropped without wait(): the operation may or may
 // not take place, and nobody hears of its failure.
 template <typename Result = void>
-class [[nodiscard]] Work {
+class [[nodiscard("a collective that is under way ends in wait()")]] Work {
   using Kept = std::conditional_t<std::is_void_v<Result>, std::monostate, Result>;
 
  public:
@@ -266,7 +266,8 @@ class Group {
 
   // The value of rank `src`; the others' argument is ignored.
   template <NumberOrBool T>
-  [[nodiscard]] T broadcast(T value, int src = 0) {
+  [[nodiscard("the value is returned: only a tensor is written in place")]] T broadcast(
+      T value, int src = 0) {
     broadcast(view_of(&value, sizeof value), src);
     return value;
   }
@@ -275,7 +276,8 @@ class Group {
   // Integers are reduced as 64 bits, floating-point numbers as double. AVG of integers drops the
   // remainder.
   template <Number T>
-  [[nodiscard]] T all_reduce(T value, ReduceOp op = ReduceOp::SUM);
+  [[nodiscard("the sum is returned: only a tensor is written in place")]] T all_reduce(
+      T value, ReduceOp op = ReduceOp::SUM);
   [[nodiscard]] bool all_of(bool value) { return all_reduce(value ? 1 : 0, ReduceOp::MIN) != 0; }
   [[nodiscard]] bool any_of(bool value) { return all_reduce(value ? 1 : 0, ReduceOp::MAX) != 0; }
 

@@ -120,19 +120,12 @@ class Context : public Group {
   //   context.progress(step, total_steps, {{"loss", loss.item<double>()}});
   //
   // On this rank alone, not collective; some ten nanoseconds, so call it after every step. Without
-  // ddprun only those of on_progress() hear of it.
+  // ddprun it does nothing.
   void progress(std::int64_t step, std::int64_t total = 0,
                 std::initializer_list<ProgressValue> values = {}) {
     progress(step, total, std::span(values.begin(), values.size()));
   }
   void progress(std::int64_t step, std::int64_t total, std::span<const ProgressValue> values);
-
-  // Who else is told, within progress(), in the order of these calls: on rank 0 a bar and TensorBoard,
-  // for example. Must live as long as progress() is called.
-  //
-  //   context.on_progress(std::ref(bar));
-  //   context.on_progress(ddprun::scalars_to(events, /*every_steps=*/10));
-  void on_progress(std::function<void(const ProgressReport&)> listener);
 
   // True when the job is to end early (ddprun's --preempt-signal came, on any node): save a
   // checkpoint and return. The same answer on every rank, and true from then on:
@@ -146,7 +139,7 @@ class Context : public Group {
   // second) it is a small collective through the CPU, and otherwise it is a decrement. So the
   // answer comes half a second after the notice, or after the step that is running. A program that
   // never calls it gets the signal itself. Always false without ddprun.
-  bool should_leave();
+  [[nodiscard("true: save a checkpoint and return")]] bool should_leave();
 
  private:
   friend struct detail::ContextAccess;  // the end (leave.h), and parts of this library
@@ -158,7 +151,6 @@ class Context : public Group {
   Environment environment_;
   std::unique_ptr<AgentLink> link_;                // to the agent; none without one
   std::unique_ptr<GroupBrokenListener> listener_;  // to it, where calls would wait for ever
-  std::vector<std::function<void(const ProgressReport&)>> progress_listeners_;
   std::unique_ptr<LeaveVote> leave_vote_;
   c10::intrusive_ptr<c10d::Store> store_;
   bool others_need_store_ = false;  // rank 0 of this group hosts it

@@ -4,14 +4,10 @@
 //
 //   ddprun::ProgressBar bar(context.is_main_process(), "epoch 1", /*total=*/steps);
 //   for (...) bar.advance(1, "loss 0.31");
-//
-// ProgressReport: what Context::progress() was told, for those who asked to be told of it
-// (Context::on_progress): a ProgressBar, TensorBoard (tensorboard.h), a function of your own.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
-#include <span>
 #include <string>
 #include <string_view>
 
@@ -21,12 +17,6 @@ namespace ddprun {
 struct ProgressValue {
   std::string_view name;
   double value = 0;
-};
-
-struct ProgressReport {
-  std::int64_t step = 0;                  // that is done
-  std::int64_t total = 0;                 // 0: not known
-  std::span<const ProgressValue> values;  // valid during the call
 };
 
 class ProgressBar {
@@ -40,10 +30,6 @@ class ProgressBar {
   // Cheap when nothing is due to be drawn; `is_due()` tells whether building a note is worth it.
   void advance(std::int64_t by, std::string_view note = {});
   bool is_due() const;
-
-  // As one of those who are told: context.on_progress(std::ref(bar)). The report's step and total
-  // are the bar's; its values are the note.
-  void operator()(const ProgressReport& report);
 
  private:
   using Clock = std::chrono::steady_clock;

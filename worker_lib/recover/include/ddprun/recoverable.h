@@ -76,6 +76,7 @@
 
 #include <torch/optim/optimizer.h>
 
+#include <concepts>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -119,7 +120,13 @@ class Recoverable {
 
   template <typename Function>
   void step(Function&& f) {
-    make_step(std::ref(f));
+    constexpr bool kReturnsNothing = requires {
+      { f() } -> std::same_as<void>;
+    };
+    static_assert(kReturnsNothing,
+                  "Recoverable::step() calls a function without arguments that returns nothing, as "
+                  "[&] { … }: what it returned would be lost when another rank's step counts");
+    if constexpr (kReturnsNothing) make_step(std::ref(f));
   }
 
   // step() with f(state, others...); see above. `state` was given to keep(). `others`: the model, the optimizer, and

@@ -28,7 +28,7 @@ class EarlyStopping : public Stateful {
   explicit EarlyStopping(const EarlyStoppingOptions& options);
 
   // True when it is over; it stays so.
-  bool add(double value);
+  [[nodiscard("true: the training is over")]] bool add(double value);
   bool is_over() const { return without_improvement_ >= options_.patience; }
   // The last value that improved.
   std::optional<double> best() const { return best_; }

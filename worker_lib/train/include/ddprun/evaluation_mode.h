@@ -13,9 +13,12 @@ namespace ddprun {
 
 class EvaluationMode {
  public:
-  explicit EvaluationMode(torch::nn::Module& module) : EvaluationMode(&module) {}
+  [[nodiscard("it lasts as long as this object: give it a name")]] explicit EvaluationMode(
+      torch::nn::Module& module)
+      : EvaluationMode(&module) {}
   // A null pointer: no gradients, and no module.
-  explicit EvaluationMode(torch::nn::Module* module) {
+  [[nodiscard("it lasts as long as this object: give it a name")]] explicit EvaluationMode(
+      torch::nn::Module* module) {
     if (module == nullptr) return;
     was_training_.emplace_back(module, module->is_training());
     for (const auto& part : module->modules(/*include_self=*/false)) {

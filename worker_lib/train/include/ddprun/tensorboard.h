@@ -14,12 +14,9 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
-
-#include "ddprun/progress.h"
 
 namespace ddprun {
 
@@ -51,10 +48,5 @@ class SummaryWriter {
   std::string path_;
   int fd_ = -1;  // none after a failed write
 };
-
-// For Context::on_progress(): each value of every so many steps as a scalar of its name. `events`
-// must live as long as it is called. UsageError when every_steps is below 1.
-std::function<void(const ProgressReport&)> scalars_to(SummaryWriter& events,
-                                                      std::int64_t every_steps = 1);
 
 }  // namespace ddprun

@@ -19,7 +19,8 @@
 //
 // Under `ddprun --standby` a rank that dies is replaced in place, without a lost step (recoverable.h), where
 // the batches are given again after a resume: by a DataLoader or another range with a DistributedSampler.
-// State of a callback's own is not given to the process that takes a rank's place.
+// State of a callback's own is not given to the process that takes a rank's place. On a GPU each step then reads its losses,
+// which waits for the GPU, as Gloo does; over NCCL no rank is replaced in place, and a step waits for nothing.
 //
 // The arithmetic of a step is that of the usual Python loop, so the same program gives the same bits
 // in both languages: zero_grad; for each batch of the window (loss / window).backward(), all but the
@@ -125,6 +126,8 @@ class TrainerBase {
 
  protected:
   using Evaluation = std::function<Metrics()>;
+  static BatchResult as_result(BatchResult result) { return result; }
+  static BatchResult as_result(torch::Tensor loss) { return {std::move(loss)}; }
 
   // `model`: what the module's wrapper keeps of its own.
   TrainerBase(Context& context, torch::nn::Module& module, Stateful& model,
@@ -176,6 +179,14 @@ class Trainer : public TrainerBase {
   template <typename Batches, typename LossFunction>
   History fit(Batches&& batches, LossFunction&& loss_of, Evaluation evaluation = nullptr) {
     using Batch = std::remove_cvref_t<decltype(*std::begin(batches))>;
+    constexpr bool kGivesLoss = requires(LossFunction & loss, Batch & batch) {
+      TrainerBase::as_result(loss(std::declval<DistributedDataParallel<Module>&>(), batch));
+    };
+    static_assert(kGivesLoss,
+                  "Trainer::fit(batches, loss_of, evaluation) calls loss_of(model, batch), which "
+                  "returns the mean loss "
+                  "of the batch, a tensor, or a ddprun::BatchResult: [](auto& model, auto& batch) "
+                  "{ return …; }");
     if constexpr (requires { batches.sampler(); }) use(batches.sampler());
     const auto batches_to_come = [&]() -> std::optional<std::int64_t> {
       if constexpr (requires { batches.batches_left(); }) {
@@ -239,9 +250,6 @@ class Trainer : public TrainerBase {
     });
     end_update();
   }
-
-  static BatchResult as_result(BatchResult result) { return result; }
-  static BatchResult as_result(torch::Tensor loss) { return {std::move(loss)}; }
 
   DistributedDataParallel<Module>& model_;
 };

@@ -1,0 +1,103 @@
+// Linked into the program of an example, notes what each of its ranks does in each step, in files that these variables name:
+//
+//   DDPRUN_RECORD_LOSSES=NAME    NAME.rank<N>: "<step> <loss>" after each step that reports a value to Context::progress(), all
+//                                bits of the loss (%a)
+//   DDPRUN_RECORD_SAMPLES=NAME   NAME.rank<N>: "<step> <epoch> <world size> <consumed before> <sample> … ." before each step. A
+//                                line without the point is from a process that was killed while it wrote the line
+//
+// The rank also dies where a test says (death.h): "batch" is between two steps, "forward" in a step, before the forward.
+//
+// The linker leads the program's calls of three functions of worker_lib here (--wrap), by their symbols; so the example
+// itself has nothing for tests.
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "ddprun/context.h"
+#include "ddprun/ddp.h"
+#include "ddprun/error.h"
+#include "ddprun/sampler.h"
+#include "tests/support/death.h"
+
+// tests/support/CMakeLists.txt has the same three names.
+#define DDPRUN_PROGRESS \
+  "_ZN6ddprun7Context8progressEllSt4spanIKNS_13ProgressValueELm18446744073709551615EE"
+#define DDPRUN_NEXT "_ZN6ddprun18DistributedSampler4nextEm"
+#define DDPRUN_FORWARD "_ZN6ddprun15GradientReducer14before_forwardEv"
+
+namespace ddprun::test {
+namespace {
+
+using Values = std::span<const ProgressValue>;
+using Batch = std::optional<std::vector<std::size_t>>;
+
+struct Close {
+  void operator()(std::FILE* file) const { std::fclose(file); }
+};
+using File = std::unique_ptr<std::FILE, Close>;
+
+// None if the variable is not set.
+File file_of_rank(const char* variable, int rank) {
+  const char* const name = std::getenv(variable);
+  if (name == nullptr) return nullptr;
+  const std::string path = std::string(name) + ".rank" + std::to_string(rank);
+  File file(std::fopen(path.c_str(), "a"));
+  if (!file) throw UsageError("the file " + path + " cannot be written");
+  return file;
+}
+
+std::int64_t last_step = 0;      // that the program has reported
+std::int64_t batches_begun = 0;  // in this process, for a program that reports no steps
+
+}  // namespace
+
+// By the ABI of C++, in which `this` is the first argument.
+void real_progress(Context* self, std::int64_t step, std::int64_t total,
+                   Values values) asm("__real_" DDPRUN_PROGRESS);
+void wrapped_progress(Context* self, std::int64_t step, std::int64_t total,
+                      Values values) asm("__wrap_" DDPRUN_PROGRESS);
+Batch real_next(DistributedSampler* self, std::size_t batch_size) asm("__real_" DDPRUN_NEXT);
+Batch wrapped_next(DistributedSampler* self, std::size_t batch_size) asm("__wrap_" DDPRUN_NEXT);
+void real_forward(GradientReducer* self) asm("__real_" DDPRUN_FORWARD);
+void wrapped_forward(GradientReducer* self) asm("__wrap_" DDPRUN_FORWARD);
+
+void wrapped_progress(Context* self, std::int64_t step, std::int64_t total, Values values) {
+  static const File losses = file_of_rank("DDPRUN_RECORD_LOSSES", self->rank());
+  last_step = step;
+  if (losses && !values.empty()) {
+    std::fprintf(losses.get(), "%lld %a\n", static_cast<long long>(step), values.front().value);
+    std::fflush(losses.get());
+  }
+  real_progress(self, step, total, values);
+}
+
+Batch wrapped_next(DistributedSampler* self, std::size_t batch_size) {
+  static const File samples = file_of_rank("DDPRUN_RECORD_SAMPLES", self->rank());
+  const std::int64_t consumed = self->consumed();
+  Batch batch = real_next(self, batch_size);
+  if (!batch) return batch;
+  if (samples) {
+    std::fprintf(samples.get(), "\n%lld %lld %d %lld", static_cast<long long>(last_step + 1),
+                 static_cast<long long>(self->epoch()), self->num_replicas(),
+                 static_cast<long long>(consumed));
+    for (const std::size_t sample : *batch) std::fprintf(samples.get(), " %zu", sample);
+    std::fprintf(samples.get(), " .");
+    std::fflush(samples.get());
+  }
+  death::at_step(std::max(last_step + 1, ++batches_begun));
+  death::reach("batch");
+  return batch;
+}
+
+void wrapped_forward(GradientReducer* self) {
+  death::reach("forward");
+  real_forward(self);
+}
+
+}  // namespace ddprun::test
