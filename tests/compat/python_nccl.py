@@ -177,12 +177,33 @@ victim = rank == 1 and not (folder / "has-died").exists()
 
 
 def site(name):
-    if victim and name == what["site"] and training.committed == 7 and not (folder / "has-died").exists():
+    if victim and name == what["site"] and training.committed in (7, what["steps"]) and not (folder / "has-died").exists():
         (folder / "has-died").touch()
         os.kill(os.getpid(), signal.SIGKILL)
     if name == "reduced" and rank in what.get("gpu_fails", []) and training.committed == 7 and not (folder / f"failed-{rank}").exists():
         (folder / f"failed-{rank}").touch()
         ctypes.CDLL("libcudart.so.13").fake_gpu_break(719)
+
+
+def metric(name):
+    """A call between two steps, or behind the last one: the program must not see what an ended one leaves."""
+    if what["site"] != name:
+        return
+    site(name)
+    ones = torch.ones(1, device=device)
+    dist.all_reduce(ones)
+    if ones.item() != world:
+        (folder / "garbage").write_text(f"{name}: {ones.item()}")
+
+
+if what.get("hears_late") and rank == 0:
+    from ddprun import in_place
+    await_news = in_place._c.link_await_news
+    def await_news_late(*arguments):
+        news = await_news(*arguments)
+        time.sleep(0.5)
+        return news
+    in_place._c.link_await_news = await_news_late
 
 
 def loss_of(inputs, targets):
@@ -212,8 +233,11 @@ for step in training.steps(batches, per_step=parts):
         site("stepped")
     if step.committed:
         site("committed")
+    if training.committed == 7:
+        metric("between")
     while step.number == 4 and not (folder / "go").exists():  # a standby waits by then
         time.sleep(0.01)
+metric("behind")
 total = hashlib.sha256()
 for tensor in [*model.parameters(), *model.buffers(), *(its[name] for _, its in sorted(optimizer.state_dict()["state"].items()) for name in sorted(its))]:
     total.update(tensor.detach().cpu().numpy().tobytes())
@@ -269,6 +293,33 @@ class Sites(unittest.TestCase):
                 if (ranks, kind) not in expected:
                     expected[ranks, kind] = self.expected(ranks, kind)
                 self.killed(ranks, kind, site, expected[ranks, kind], {"FAKE_NCCL_ABORT_MS": "100"})
+
+    def test_a_rank_that_hears_late_commits_nothing_of_what_others_have_ended(self):
+        """The kernel of a rank ends when its neighbour's is ended, and says nothing of that."""
+        expected = self.expected(3, "plain")
+        for site in ("backward", "committed"):
+            with self.subTest(site=site):
+                folder = self.folder / f"late-{site}"
+                what = {"kind": "plain", "site": site, "steps": 16, "hears_late": True, "variables": {"FAKE_NCCL_ABORT_MS": "100"}}
+                with SiteTraining(folder, 3, what, "--standby=3") as training:
+                    training.until(training.workers, 0.05)
+                    (folder / "go").touch()
+                    ends = training.wait()
+                self.assertEqual(ends, expected, training.said())
+
+    def test_the_program_sees_nothing_of_a_call_that_was_ended(self):
+        """Between two steps, and behind the last one."""
+        expected = self.expected(2, "plain")
+        for site in ("between", "behind"):
+            with self.subTest(site=site):
+                folder = self.folder / site
+                with SiteTraining(folder, 2, {"kind": "plain", "site": site, "steps": 16}, "--standby=2") as training:
+                    training.until(training.workers, 0.05)
+                    (folder / "go").touch()
+                    ends = training.wait()
+                    rounds, said = training.events("round_started"), training.said()
+                self.assertFalse((folder / "garbage").exists(), said)
+                self.assertEqual((ends, len(rounds)), (expected, 2), said)
 
     def test_a_gpu_that_has_failed_gets_no_other_rank(self):
         """All ranks begin anew, also where it is a survivor's GPU."""

@@ -59,6 +59,8 @@ struct Meeting {
     char piece[kMessageBytes];
   };
   Rank ranks[kRanksMax];
+  // An ended kernel of NCCL tells its neighbours that their data is there: theirs end with what is there.
+  std::atomic<bool> has_ended;
   Box boxes[kRanksMax][kRanksMax];  // [from][to]
 };
 
@@ -90,9 +92,10 @@ struct ncclComm {
 
   bool await_all(std::atomic<std::uint64_t> Meeting::Rank::*turns, std::uint64_t least) {
     return await([&] {
-      return std::all_of(meeting->ranks, meeting->ranks + size, [&](const Meeting::Rank& each) {
-        return (each.*turns).load(std::memory_order_acquire) >= least;
-      });
+      return meeting->has_ended ||
+             std::all_of(meeting->ranks, meeting->ranks + size, [&](const Meeting::Rank& each) {
+               return (each.*turns).load(std::memory_order_acquire) >= least;
+             });
     });
   }
 
@@ -278,6 +281,7 @@ void queue(cudaStream_t stream, Kernel kernel) {
         wait_ms(setting("FAKE_NCCL_SLOW_MS", 0));
         const bool is_next = communicator.await([&] { return communicator.run == its->number; });
         if (!is_next || communicator.is_ended || !its->run()) {
+          communicator.meeting->has_ended = true;
           for (const Output& each : its->outputs) std::memset(each.data, 0xff, each.bytes);
         }
         ++communicator.run;
@@ -418,7 +422,7 @@ void make(ncclComm& communicator, const std::string& id) {
                                 [](const Meeting::Rank& each) { return each.pid != 0; });
     return all_are_there || listener.is_shut_down();
   });
-  if (communicator.rank == 0) shm_unlink(name.c_str());
+  shm_unlink(name.c_str());  // all have it, or it is of no use
   communicator.async_error = all_are_there ? ncclSuccess : ncclRemoteError;
 }
 

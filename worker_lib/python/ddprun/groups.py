@@ -15,6 +15,7 @@ NCCL when the connections over which its ranks meet are.
 import contextlib
 import ctypes
 import datetime
+import functools
 import os
 import socket
 import stat
@@ -23,6 +24,8 @@ import threading
 import time
 
 FORMING_LIMIT = datetime.timedelta(seconds=10)  # for a group whose ranks are all there
+
+NONE_IS_LEFT = 1 << 32  # above every generation: the group is not made again
 
 _OLD_S = 1.0
 _ALONE = "ddprun_alone"
@@ -92,6 +95,8 @@ class Groups:
         c10d._new_process_group_helper = self._make_noted
         self._rendezvous = c10d.rendezvous
         c10d.rendezvous = self._meet
+        for name in ("isend", "irecv", "send", "recv", "batch_isend_irecv"):
+            setattr(c10d, name, self._noting_messages(getattr(c10d, name)))
 
     def _refuse(self, why):
         if self.refused is None:
@@ -106,6 +111,14 @@ class Groups:
             return self._rendezvous(url, rank, world_size, **options)
         where = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         return iter([(sys.modules["torch.distributed"].HashStore(), *where)])
+
+    def _noting_messages(self, call):
+        @functools.wraps(call)
+        def noted(*arguments, **options):
+            if self.nccl is not None:
+                self._refuse("its ranks send each other messages over NCCL (send, recv), by communicators that cannot be ended")
+            return call(*arguments, **options)
+        return noted
 
     def _make_noted(self, group_size, group_rank, ranks, backend, *rest, **options):
         if ranks:
@@ -127,14 +140,16 @@ class Groups:
     # ---- for ddprun.recovery
 
     def shut(self, generation):
-        """Ends the calls that wait in a group of an older generation than this, and the making of such a group."""
+        """Ends the calls that wait in a group of an older generation than this, and the making of such a group. With NONE_IS_LEFT
+        calls over NCCL are not ended, since they would leave garbage where nothing makes a step again: they wait until the agent
+        ends this process."""
         with self._lock:
             if self._generation >= generation:
                 return
             if self._interrupt is not None:
                 self._interrupt(b"the group is made anew")
-            if self.nccl is not None:
-                self.nccl.end_calls()
+            if self.nccl is not None and generation != NONE_IS_LEFT:
+                self.nccl.end_calls(_Meeting(self, generation))
             before = self._before
             for inode, connection, port in _tcp_sockets() if before is not None else ():
                 # Over which sockets NCCL's ranks meet is not known.
@@ -271,9 +286,11 @@ class Groups:
         now = time.monotonic()
         self.old = [each for each in self.old if now - each[0] < _OLD_S or (each[2] is not None and not each[2].is_freed())]
 
-    def take_place(self):
-        """From here on the groups of this prepared standby are with the others."""
+    def take_place(self, generation):
+        """From here on the groups of this prepared standby are with the others; it knows this generation."""
         self.is_prepared = False
+        if self.is_nccl:
+            self._store("known", str(generation)).set(str(self.rank), "")
 
 
 def _ask_all(store, rank, world_size, word):
@@ -282,6 +299,26 @@ def _ask_all(store, rank, world_size, word):
     store.set(keys[rank], word)
     store.wait(keys)
     return [each.decode() for each in store.multi_get(keys)]
+
+
+class _Meeting:
+    """Whether all ranks know a generation."""
+
+    def __init__(self, groups, generation):
+        self._groups, self._generation, self._store = groups, generation, None
+
+    def __call__(self, limit):
+        """Says that this rank knows it. True: within this time all have."""
+        begun = time.monotonic()
+        try:
+            if self._store is None:
+                self._store = self._groups._store("known", str(self._generation))
+                self._store.set(str(self._groups.rank), "")
+            self._store.wait([str(rank) for rank in range(self._groups.world_size)], limit)
+        except Exception:  # too late; or the store is gone with the agent, which ends this process
+            time.sleep(max(limit.total_seconds() - (time.monotonic() - begun), 0))
+            return False
+        return True
 
 
 class _Making:

@@ -11,6 +11,7 @@ import threading
 from typing import NamedTuple
 
 from ddprun import progress
+from ddprun.groups import NONE_IS_LEFT
 
 _library = ctypes.CDLL(None)
 is_there = hasattr(_library, "ddprun_core_make") and hasattr(_library, "ddprun_gloo_failures")
@@ -18,7 +19,6 @@ is_there = hasattr(_library, "ddprun_core_make") and hasattr(_library, "ddprun_g
 HOLDS_NOTHING = 0
 _LINK_SINCE = 5  # version of the link
 _BROKEN = 0xFFFFFFFF
-_NONE_IS_LEFT = 1 << 32  # above every generation
 
 
 class _Action(ctypes.Structure):
@@ -295,7 +295,7 @@ class Link:
                     self.wanted = news
                 self._changed.notify_all()
             if news != 0:  # else the link is closed: by the program, whose group is as good as before, or with the agent's end
-                break_calls(_NONE_IS_LEFT if news == _BROKEN else news)
+                break_calls(NONE_IS_LEFT if news == _BROKEN else news)
 
     def await_news(self, generation, seconds):
         """Whether the agent names a newer generation; it has so long, or says that there is none."""

@@ -4,8 +4,9 @@ Used by groups.py alone; loaded with the first group over NCCL.
 A kernel of NCCL waits for a dead rank without an end, and PyTorch raises nothing where a kernel was ended: the host goes on with
 what the kernel has left. Hence the order of a replacement:
 
-1. The agent has named a generation. Only then are the calls ended, by a thread of its own: ncclCommRevoke, which ends the
-   kernels at once and then takes a second, since NCCL joins threads that poll.
+1. The agent has named a generation, and all ranks, the new one among them, have said at the store that they know it. Only then
+   does any rank end its calls: a kernel that is ended tells its neighbours that their data is there, so theirs end with garbage,
+   too. A thread calls ncclCommRevoke, which ends the kernels at once and then takes a second, since NCCL joins threads that poll.
 2. The main thread awaits the device, and notices that its step is lost: before the optimizer's step, or at the step's end
    (recovery.py).
 3. When all ranks have said at the store that their devices are idle, the communicators are aborted, which frees them. Before
@@ -19,12 +20,16 @@ Sources: PyTorch 2.11's ProcessGroupNCCL.cpp; NCCL 2.28.9's init.cc and proxy.cc
 
 import contextlib
 import ctypes
+import datetime
 import os
 import sys
 import threading
 
 _VERSION_MIN = (2, 28, 9)  # has ncclCommRevoke, and mends hangs and errors that aborts leave in the versions before
 _FIRST_WITH_NVLS = 9  # compute capability
+_LOOKS_AGAIN = datetime.timedelta(milliseconds=50)  # whether a newer generation is named, whose ranks are awaited instead
+# A device that is not idle so long after its calls were ended has a kernel that had not begun.
+_IDLE_LIMIT_S = 5
 
 # PyTorch reads them when a group is made. Its threads end a process in which a call has failed or is late, minutes after that
 # also where the group was aborted meanwhile. The agent and --hang-timeout do that for ranks that can be replaced.
@@ -76,22 +81,27 @@ class Communicator:
         self._pointer = ctypes.c_void_p(backend._comm_ptr())
         self._revoke = ctypes.CDLL("libnccl.so.2").ncclCommRevoke
         self._thread = None
+        self._meet = None  # a function
         self._is_idle, self._may_free = threading.Event(), threading.Event()
 
     def calls(self):
         """Collectives that this rank has called."""
         return self._backend._get_sequence_number_for_group()
 
-    def end_calls(self):
-        """On any thread, once or more; the caller lets no two threads call at once. Its kernels end."""
+    def end_calls(self, meet):
+        """On any thread, for each generation; the caller lets no two threads call at once. Its kernels end when all ranks know the
+        last of these generations: `meet(limit)` says that this rank does, and returns whether all others have within that time."""
+        self._meet = meet
         if self._thread is None:
             self._thread = threading.Thread(target=self._end, name="ddprun-nccl", daemon=True)
             self._thread.start()
 
     def _end(self):
+        while not self._meet(_LOOKS_AGAIN):
+            pass
         self._revoke(self._pointer, 0)
         # At its end NCCL lets kernels run again. If one has not begun by then, it is ended by the abort alone.
-        if self._is_idle.is_set():
+        if self._is_idle.wait(_IDLE_LIMIT_S):
             self._may_free.wait()
         self._backend.abort()
 
@@ -100,7 +110,7 @@ class Communicator:
         self._is_idle.set()
 
     def free(self):
-        """The devices of all ranks are idle."""
+        """The devices of all ranks are idle; its calls were ended."""
         self._may_free.set()
         if os.environ.get("DDPRUN_NCCL_FREE_LATER") != "1":
             self._thread.join()

@@ -22,6 +22,7 @@ import pickle
 import struct
 import sys
 import threading
+import time
 import zlib
 
 import torch
@@ -33,6 +34,7 @@ from ddprun.worker_state import is_sharded, layout_of, make_reducer_again, state
 
 # From the failure of a call until the agent says what becomes of the round.
 _NEWS_LIMIT_S = 30
+_LOOKS_FOR_CALLS_S = 0.002
 _LOST_BETWEEN = "a rank was lost between two steps, between which the ranks call each other"
 # The buckets of DDP are those of all later steps from the second one on.
 _OFFERS_AFTER = 2
@@ -264,7 +266,7 @@ class Recovery:
             self._reduced = torch.cuda.Event()
         descriptor = self._link.await_place()
         os.environ.pop("DDPRUN_PREPARED")
-        self._groups.take_place()
+        self._groups.take_place(self._link.wanted)
         self._mirror = in_place.Mirror.open(descriptor)
         if self._mirror.set_up() != self._own.buffers.set_up():
             raise CannotRecover("the worker whose place this process takes has a model with other buffers")
@@ -279,14 +281,26 @@ class Recovery:
         self._link.listen(self._break_calls)
 
     def _break_calls(self, generation):
-        """On the listening thread. Over Gloo a call that is ended raises an exception; over NCCL it leaves garbage, which must not
-        become a result of the program: all begin anew, and the call waits until this process is ended."""
-        with self._border:
-            has_results = self._groups.is_nccl and self._is_between and self._calls.value > self._calls_at_commit
-        if has_results:
-            self._link.refuse(_LOST_BETWEEN, nor_later=False)
-        else:
+        """On the listening thread. Over Gloo a call that is ended raises an exception."""
+        if not self._groups.is_nccl:
             self._groups.shut(generation)
+        elif not self.is_off:  # else nothing looks at what an ended call has left
+            threading.Thread(target=self._break_calls_of_steps, args=(generation,), daemon=True).start()
+
+    def _break_calls_of_steps(self, generation):
+        """Over NCCL a call that is ended leaves garbage, which must not become a result of the program: while it runs between two
+        steps nothing is ended. If the ranks call each other there, all begin anew, and the call waits until this process is ended;
+        else the next step finds the loss. NCCL tells of no call, so it is asked."""
+        while True:
+            with self._border:
+                if not self._is_between:
+                    return self._groups.shut(generation)
+                has_called = self._calls.value > self._calls_at_commit
+            if has_called:
+                return self._link.refuse(_LOST_BETWEEN, nor_later=False)
+            if self.is_off or self._link.wanted > generation:
+                return
+            time.sleep(_LOOKS_FOR_CALLS_S)
 
     def refuse(self, why):
         self._perform(self._core.refused(why))
@@ -376,7 +390,9 @@ class Recovery:
     def enter(self, frame):
         if self._core.state == "SetUp":
             self._perform(self._core.joined(self._place.committed))
-        self._was_ended = self._is_between = False
+        self._was_ended = False
+        with self._border:
+            self._is_between = False
         self._between = self._calls.value - self._calls_at_commit
         if self._between > 0 and self._groups.is_nccl and self._is_offered:
             torch.cuda.synchronize(self._device)  # what the ranks have called between two steps
@@ -604,16 +620,25 @@ class Recovery:
     def _before_step(self, *_):
         """Over NCCL, before the optimizer's kernels are queued: the gradients are there, and were given by all ranks, since the
         agent's word comes before calls are ended."""
-        if not self._is_in_block or self.is_off or self._has_stepped and self._aside is None:
+        if not self._is_in_block or self.is_off or self._has_stepped and self._calls.value == self._calls_at_step:
             return
+        self._reduced.record(torch.cuda.current_stream(self._device))
+        self._reduced.synchronize()
+        self._look_for_loss()
         if torch.cuda.current_stream(self._device) != self._stream:
             self.refuse("its optimizer steps on another stream than that of the step")
+            self._look_for_loss()
+
+    def _look_for_loss(self):
+        """Over NCCL, where what the step has called is awaited, before it is used."""
+        if not self._is_lost():
             return
-        self._reduced.record(self._stream)
-        self._reduced.synchronize()
-        if self._is_step_lost():
-            self._was_ended = True
-            raise _loss()
+        self._was_ended = True
+        if not self._is_step_lost() or self.is_off:
+            why = "a rank was lost in a step in which the ranks call each other after an optimizer's step"
+            self.refuse(why)
+            raise CannotRecover(why)
+        raise _loss()
 
     def _is_step_lost(self):
         """What this step has done so far does not count: a rank was lost before the last change of the state."""
@@ -645,6 +670,12 @@ class Recovery:
         if not self._is_in_block and not self._was_ended:
             return None
         self._note_calls_after_step()
+        if self._groups.is_nccl and self._has_stepped and self._calls.value != self._calls_at_step and not self._was_ended:
+            torch.cuda.synchronize(self._device)
+            try:
+                self._look_for_loss()
+            except ConnectionError as error:
+                return error
         if self._is_step_lost() and not self._was_ended:
             return _loss()  # which the program has not seen: a GradScaler skips the optimizer's step for garbage
         why = self._why_not_commit()
