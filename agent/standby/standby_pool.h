@@ -1,7 +1,7 @@
 // The standbys of this node: performs what standby::Core decides. A blank standby is forked by the zygote, and waits for any
 // rank. One for a rank is a worker process of that rank in the round that runs, with a link of its own: it has made the
 // program's set-up without the others and waits for link::TakePlace; what it prints before that is kept. Owned by the
-// WorkerGroup; event loop only. No error here stops the job: a worker for whom there is no standby is started by exec.
+// Workers; event loop only. No error here stops the job: a worker for whom there is no standby is started by exec.
 #pragma once
 
 #include <sys/types.h>

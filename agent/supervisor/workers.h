@@ -98,9 +98,9 @@ class Workers {
   WorkerView& view() { return view_; }
   const WorkerView& view() const { return view_; }
   NodeStacks& stacks() { return stacks_; }
-  // None: nobody has asked for any.
+  // None: the user has not asked for any.
   std::optional<StandbyStatus> standbys() const { return standbys_.status(); }
-  // None: nobody has asked for standbys.
+  // None: the user has not asked for standbys.
   std::optional<ReplacementStatus> replacement() const;
 
  private:

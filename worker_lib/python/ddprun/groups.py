@@ -148,14 +148,18 @@ class Groups:
                 return
             if self._interrupt is not None:
                 self._interrupt(b"the group is made anew")
-            if self.nccl is not None and generation != NONE_IS_LEFT:
-                self.nccl.end_calls(_Meeting(self, generation))
             before = self._before
             for inode, connection, port in _tcp_sockets() if before is not None else ():
                 # Over which sockets NCCL's ranks meet is not known.
                 if inode not in before and (port == self._port_of_store() or self.is_nccl):
                     with contextlib.suppress(OSError):  # the other end is gone
                         connection.shutdown(socket.SHUT_RDWR)
+            if self.is_nccl and generation != NONE_IS_LEFT:
+                know_it = _Meeting(self, generation)
+                if self.nccl is not None:
+                    self.nccl.end_calls(know_it)
+                else:  # the others wait for this rank's word nevertheless
+                    threading.Thread(target=know_it.tell, daemon=True).start()
 
     def why_not(self, device):
         """Why the groups of this process, whose model is on this device, cannot be made again; None: they can."""
@@ -286,11 +290,9 @@ class Groups:
         now = time.monotonic()
         self.old = [each for each in self.old if now - each[0] < _OLD_S or (each[2] is not None and not each[2].is_freed())]
 
-    def take_place(self, generation):
-        """From here on the groups of this prepared standby are with the others; it knows this generation."""
+    def take_place(self):
+        """From here on the groups of this prepared standby are with the others."""
         self.is_prepared = False
-        if self.is_nccl:
-            self._store("known", str(generation)).set(str(self.rank), "")
 
 
 def _ask_all(store, rank, world_size, word):
@@ -307,13 +309,17 @@ class _Meeting:
     def __init__(self, groups, generation):
         self._groups, self._generation, self._store = groups, generation, None
 
+    def tell(self):
+        store = self._groups._store("known", str(self._generation))
+        store.set(str(self._groups.rank), "")
+        self._store = store
+
     def __call__(self, limit):
         """Says that this rank knows it. True: within this time all have."""
         begun = time.monotonic()
         try:
             if self._store is None:
-                self._store = self._groups._store("known", str(self._generation))
-                self._store.set(str(self._groups.rank), "")
+                self.tell()
             self._store.wait([str(rank) for rank in range(self._groups.world_size)], limit)
         except Exception:  # too late; or the store is gone with the agent, which ends this process
             time.sleep(max(limit.total_seconds() - (time.monotonic() - begun), 0))

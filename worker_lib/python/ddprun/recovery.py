@@ -266,7 +266,7 @@ class Recovery:
             self._reduced = torch.cuda.Event()
         descriptor = self._link.await_place()
         os.environ.pop("DDPRUN_PREPARED")
-        self._groups.take_place(self._link.wanted)
+        self._groups.take_place()
         self._mirror = in_place.Mirror.open(descriptor)
         if self._mirror.set_up() != self._own.buffers.set_up():
             raise CannotRecover("the worker whose place this process takes has a model with other buffers")
