@@ -402,6 +402,38 @@ class Parts(unittest.TestCase):
                         self.assertIs(*read_back(parts))
 
 
+class Values(unittest.TestCase):
+    """What ranks compare, and decide together."""
+
+    @classmethod
+    def setUpClass(cls):
+        sys.path.insert(0, str(SOURCE / "worker_lib/python"))
+        from ddprun import keeping
+        cls.keeping = keeping
+
+    def test_equal_values_have_equal_sums_and_no_others_have(self):
+        import numpy
+
+        def sum_of(value):
+            return self.keeping._Parts({"it": value}, None).sum_of_values(None)
+
+        def values():
+            """Anew, so that no object is the same as before."""
+            word = "".join(["wo", "rd"])
+            return {
+                "objects": numpy.array([word, 1 << 80, None], dtype=object), "other objects": numpy.array([word, 1 << 80, 5], dtype=object),
+                "numbers": numpy.zeros(2, numpy.int32), "other numbers": numpy.zeros(1, numpy.int64),
+                "a row": numpy.zeros((1, 2), numpy.int32), "a number": numpy.float64(1), "a plain number": 1.0,
+                "a set": {word, "a", "b", ("c", 5)}, "a set of sets": {frozenset({word, "a", "b"}), frozenset({"c"})},
+                "bytes": bytes(100), "other bytes": bytes(101), "bytes in a list": [bytes(100)],
+            }
+
+        first, again = ({name: sum_of(value) for name, value in values().items()} for _ in range(2))
+        self.assertEqual(first, again)
+        self.assertEqual(len(set(first.values())), len(first), first)
+        self.assertEqual(sum_of({8, 0, 16}), sum_of({16, 0, 8}))
+
+
 class Cases(Test):
     def run_case(self, case, *options, ranks=2, code=0, **more):
         (self.folder / "program.py").write_text(CASES)

@@ -173,6 +173,8 @@ def _leaves(name, value, above=()):
     _refuse(name, value)
     if isinstance(value, torch.Tensor):
         yield name, value
+    elif kind is bytes:  # an array may have many: their hash is shorter than their text
+        yield name, f"bytes {len(value)} {hashlib.blake2b(value).hexdigest()}"
     elif kind in _PLAIN_VALUES:
         yield name, f"{kind.__name__} {value!r}"
     elif isinstance(value, type) or hasattr(value, "__qualname__"):
@@ -180,7 +182,7 @@ def _leaves(name, value, above=()):
     elif id(value) in above:
         yield name, "a part of itself"
     elif kind in (set, frozenset):
-        yield name, f"{kind.__name__} {sorted(map(repr, value))}"
+        yield name, f"{kind.__name__} {sorted(repr(list(_leaves('', each, (*above, id(value))))) for each in value)}"
     else:
         yield name, f"{kind.__module__}.{kind.__qualname__}"
         for part, each in _parts_of(name, value):
@@ -266,10 +268,12 @@ def _is_plain(tensor):
 
 
 def _take_apart(state, takes=None, other=lambda value: None):
-    """(the state with a place where each tensor was, the tensors in the order of their places). What is of another kind,
-    or not to be taken, stays where it is, and torch.save() finds its tensors; `other` is called with what is of another kind."""
+    """(the state with a place where each tensor was, the tensors in the order of their places, whether there is nothing of another
+    kind). What is of another kind, or not to be taken, stays where it is, and torch.save() finds its tensors; `other` is called with
+    what is of another kind."""
     tensors = []
     add = tensors.append
+    is_plain = True
 
     def take(value):
         kind = type(value)
@@ -288,13 +292,16 @@ def _take_apart(state, takes=None, other=lambda value: None):
             return kind(map(take, value))
         if kind in _PLAIN_VALUES:
             return value
+        nonlocal is_plain
+        is_plain = False
         other(value)
         if isinstance(value, torch.Tensor) and hasattr(kind, "__tensor_unflatten__"):  # as DTensor has it
             names, context = value.__tensor_flatten__()
             return (_PARTS_AT, kind, {name: take(getattr(value, name)) for name in names}, context, value.shape, value.stride())
         return value
 
-    return take(state), tensors
+    taken = take(state)
+    return taken, tensors, is_plain
 
 
 class _Layout:
@@ -376,12 +383,12 @@ class _Parts:
     def __init__(self, state, before, other=lambda value: None):
         """`before`: the layout of this state in the last snapshot, or None; `other` as in _take_apart()."""
         are_all = before is None or before.are_all
-        self._rest, self._tensors = _take_apart(state, None if are_all else _is_plain, other)
+        self._rest, self._tensors, self._is_plain = _take_apart(state, None if are_all else _is_plain, other)
         self.layout = before
         if before is None or not before.is_of(self._tensors):
             if are_all and not all(map(_is_plain, self._tensors)):
                 are_all = False
-                self._rest, self._tensors = _take_apart(state, _is_plain)
+                self._rest, self._tensors, self._is_plain = _take_apart(state, _is_plain)
             self.layout = _Layout(self._tensors, are_all)
 
     def structure(self):
@@ -402,8 +409,11 @@ class _Parts:
     def sum_of_values(self, memory):
         """Over what is no tensor: equal for equal values, in every process."""
         try:
-            text = marshal.dumps(self._rest, 2)  # without references: these depend on which objects are one
-        except ValueError:  # there are other types than those of the language
+            # Without references: these depend on which objects are one.
+            text = marshal.dumps(self._rest, 2) if self._is_plain else None
+        except ValueError:  # a class of keys or of dicts that marshal does not know
+            text = None
+        if text is None:  # marshal writes arrays without dtype and shape, and the addresses of objects in them
             text = repr(_sums(memory, _leaves("", self._rest))).encode(errors="surrogatepass")
         return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
 
