@@ -523,28 +523,35 @@ _ARGUMENTS = {
 }
 
 
+def _is_memory_offered():
+    """The same on all ranks of a node, whatever becomes of the memory in this process."""
+    return "_ddprun_archive" in sys.modules
+
+
 class _Memory:
     @staticmethod
     def of_process():
-        """None: there is none; a line says so if it could not be opened."""
-        archive = sys.modules.get("_ddprun_archive")
-        if archive is None:
+        """None: there is none; a line says so if it was offered."""
+        if not _is_memory_offered():
             return None
+        archive = sys.modules["_ddprun_archive"]
         try:
             content = archive.get_data(archive.folder + "/libddprun_snapshots.so")
-        except OSError:
-            return None  # an agent that has no such library
-        file = os.memfd_create("ddprun-keeping")
-        try:
-            os.write(file, content)
-            # A path that no other library was loaded by: dlopen() would give that one.
-            memory = _Memory(ctypes.CDLL(f"/proc/{os.getpid()}/fd/{file}"))
+            file = os.memfd_create("ddprun-keeping")
+            try:
+                os.write(file, content)
+                # A path that no other library was loaded by: dlopen() would give that one.
+                memory = _Memory(ctypes.CDLL(f"/proc/{os.getpid()}/fd/{file}"))
+            finally:
+                os.close(file)
         except (OSError, AttributeError) as error:  # libstdc++ lacks a symbol; an agent of another version lacks a function
             print(f"ddprun: no snapshots in memory: the agent's library cannot be used: {error}", file=sys.stderr)
             return None
-        finally:
-            os.close(file)
-        return memory if memory._handle else None
+        if not memory._handle:
+            print("ddprun: no snapshots in memory: this process does not have the descriptor of their memory any more",
+                  file=sys.stderr)
+            return None
+        return memory
 
     def __init__(self, library):
         for name, (result, arguments) in _ARGUMENTS.items():
@@ -773,7 +780,7 @@ class _Keeper:
         here: the group that a dead rank's successor needs is made by their main threads."""
         leaves = list(equal.leaves())
         place = self._place
-        is_alone = place is None or self._memory is None and place.local_world_size == place.world_size
+        is_alone = place is None or not _is_memory_offered() and place.local_world_size == place.world_size
         if is_alone or "ddprun.recovery" in sys.modules:
             self._is_compared = True
             return
@@ -788,6 +795,8 @@ class _Keeper:
             if "None" not in (its, of_ranks[0]) and its != of_ranks[0]:
                 raise ValueError(f"ddprun.keep(): {_difference(0, rank, *agreement.of_two((0, rank), 'values', sums))}")
         self._is_compared = True
+        if "None" in of_ranks and self._memory is not None:
+            self._turn_off(f"rank {of_ranks.index('None')} has no memory for them", self._place.local_rank == 0)
 
     def _write(self, step, own, shared, values):
         memory = self._memory
