@@ -131,7 +131,7 @@ if case == "damaged":
             size = os.fstat(file).st_size
             os.pwrite(file, b"Z" * 128, 4096 + 128) if round_number == 0 else os.pwrite(file, b"Z" * 8192, size - 12288)
         all_die()
-    for step in range(20, 24):
+    for step in range(20, 26):
         ddprun.keep(step, replicated={"of": torch.ones(10 if step == 20 else 10 + rank)})
         meet(f"made-{step}")
 elif case == "kinds":
@@ -171,6 +171,33 @@ elif case == "kinds":
     say(kept.step)
     for step in range(4, 7):
         ddprun.keep(step, per_rank={"huge": torch.zeros(1).expand(1 << 42)})
+elif case == "again":
+    def keep(step, replicated, name=""):
+        ddprun.keep(step, per_rank=name, replicated=replicated)
+
+    def keep_in_turn(step, first, name, replicated):
+        """The other rank waits for the first one."""
+        while rank != first and not (folder / f"kept-{name}-{first}").exists():
+            time.sleep(0.005)
+        keep(step, replicated, name)
+        (folder / f"kept-{name}-{rank}").touch()
+        meet(f"kept-{name}")
+
+    if round_number == 0:
+        keep(1, replicated_at(1))
+        for step in range(2, 10):  # a layout comes back, and each time another rank is the first one that has it
+            keep_in_turn(step, step % 2, step, replicated_at(step) if step % 2 else {"other": torch.ones(3)})
+        for name in ("first", "second", "third"):
+            keep_in_turn(10, 0, name, replicated_at(len(name)))
+        if rank == 0:
+            for name in ("fourth of one rank", "fifth of one rank"):
+                keep(10, replicated_at(len(name)), name)
+        all_die()
+    assert torch.equal(kept.replicated["weight"], torch.full((5000,), 5.0)), kept.replicated
+    say(f"{kept.step} {kept.per_rank}")
+    for step in (11, 12):
+        keep(step, {"no tensor": bytes(65 << 20)})
+        meet(f"large-{step}")
 elif case == "moved":
     from ddprun import keeping
     place = keeping._of_process()._place
@@ -402,6 +429,54 @@ class Parts(unittest.TestCase):
                         self.assertIs(*read_back(parts))
 
 
+class Values(unittest.TestCase):
+    """What ranks compare, and decide together."""
+
+    @classmethod
+    def setUpClass(cls):
+        sys.path.insert(0, str(SOURCE / "worker_lib/python"))
+        from ddprun import keeping
+        cls.keeping = keeping
+
+    def test_equal_values_have_equal_sums_and_no_others_have(self):
+        import numpy
+
+        def sum_of(value):
+            return self.keeping._Parts({"it": value}, None).sum_of_values(None)
+
+        def values():
+            """Anew, so that no object is the same as before."""
+            word = "".join(["wo", "rd"])
+            return {
+                "objects": numpy.array([word, 1 << 80, None], dtype=object), "other objects": numpy.array([word, 1 << 80, 5], dtype=object),
+                "numbers": numpy.zeros(2, numpy.int32), "other numbers": numpy.zeros(1, numpy.int64),
+                "a row": numpy.zeros((1, 2), numpy.int32), "a number": numpy.float64(1), "a plain number": 1.0,
+                "a set": {word, "a", "b", ("c", 5)}, "a set of sets": {frozenset({word, "a", "b"}), frozenset({"c"})},
+                "bytes": bytes(100), "other bytes": bytes(101), "bytes in a list": [bytes(100)],
+            }
+
+        first, again = ({name: sum_of(value) for name, value in values().items()} for _ in range(2))
+        self.assertEqual(first, again)
+        self.assertEqual(len(set(first.values())), len(first), first)
+        self.assertEqual(sum_of({8, 0, 16}), sum_of({16, 0, 8}))
+
+    def test_nodes_go_on_from_one_call_at_a_step(self):
+        keeper = self.keeping._Keeper()
+        same = (2, 7)
+        self.assertEqual(keeper._newest([{(5, 1): (2, 8), (5, 0): same}, {(5, 0): same, (4, 3): same}]), (5, 0))
+        self.assertEqual(keeper._newest([{(5, 1): same, (5, 0): same}, {(5, 0): same, (5, 1): same}]), (5, 1))
+        self.assertIsNone(keeper._newest([{(5, 1): same}, {(5, 0): same}]))
+
+    def test_what_cannot_be_put_together_is_said_before_the_ranks_agree(self):
+        class Broken:
+            def state(self):
+                raise RuntimeError("there is no such mesh")
+
+        keeper = self.keeping._Keeper()
+        keeper._read_own, keeper._read_shared = lambda number: None, lambda number: Broken()
+        self.assertEqual(keeper._read(0), (None, None, "RuntimeError: there is no such mesh"))
+
+
 class Cases(Test):
     def run_case(self, case, *options, ranks=2, code=0, **more):
         (self.folder / "program.py").write_text(CASES)
@@ -428,6 +503,13 @@ class Cases(Test):
         self.assertEqual(self.said(), ["3", "3"])
         self.assertEqual(err.count("no snapshots in memory"), 1, err)
         self.assertRegex(err, r"no snapshots in memory from here on: two snapshots take \d+ MiB")
+
+    def test_the_last_call_at_a_step_counts_layouts_come_back_and_a_large_rest_is_one_sentence(self):
+        err = self.run_case("again", "--max-restarts=1", "--standby=auto")
+        self.assertEqual(self.said(), ["10 third"] * 2)
+        self.assertEqual(err.count("no snapshots in memory"), 1, err)
+        self.assertIn("ddprun: no snapshots in memory from here on: what is no plain tensor takes more than the 64 MiB that a "
+                      "snapshot has room for", err)
 
     def test_own_parts_belong_to_their_ranks_and_a_forked_child_has_none(self):
         self.run_case("moved", "--max-restarts=2", "--standby=auto", ranks=1)

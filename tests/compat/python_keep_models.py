@@ -334,6 +334,10 @@ if what == "library":
     def refuse(*_):
         raise OSError("libstdc++.so.6: version `GLIBCXX_3.4.30' not found")
     ctypes.CDLL = refuse
+if what == "no file in memory" and rank == 1:
+    def refuse(*_):
+        raise OSError(24, "Too many open files")
+    os.memfd_create = refuse
 kept = ddprun.kept()
 if os.environ["TORCHELASTIC_RESTART_COUNT"] == "1":
     if kept:
@@ -502,6 +506,12 @@ class Drifted(Test):
         steps, said = self.kept("library", "9", ranks=2)
         self.assertEqual(steps, ["None"] * 2, said)
         self.assertIn("ddprun: no snapshots in memory: the agent's library cannot be used: libstdc++.so.6: version", said)
+
+    def test_one_rank_without_memory_is_a_line_and_no_other_waits_for_it(self):
+        steps, said = self.kept("no file in memory", "9", ranks=2)
+        self.assertEqual(steps, ["None"] * 2, said)
+        self.assertIn("ddprun: no snapshots in memory: the agent's library cannot be used: [Errno 24] Too many open files", said)
+        self.assertEqual(said.count("ddprun: no snapshots in memory from here on: rank 1 has no memory for them"), 1, said)
 
 
 if __name__ == "__main__":

@@ -111,9 +111,8 @@ void MemoryTier::write(std::int64_t step, const NamedTensors& shared, const Name
   const std::string text =
       is_first_of_node() ? to_bytes(SnapshotText{strings_of(describe()), places_}) : "";
   if (!memory_->finish(part, text, own_bytes)) {
-    throw Failure(ErrorCode::kResourceExhausted, "the states of the training's parts are " +
-                                                     std::to_string(text.size()) +
-                                                     " bytes, more than a snapshot has room for");
+    throw Failure(ErrorCode::kInvalidArgument,
+                  "another rank of this node has laid their memory out for another state");
   }
 }
 

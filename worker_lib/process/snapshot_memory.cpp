@@ -27,6 +27,11 @@ constexpr double kOfWhatIsLeft = 0.9;
 // The file has no pages where nothing was written, so this costs nothing.
 constexpr std::uint64_t kTextBytes = std::uint64_t{64} << 20;
 
+// In the header.
+constexpr std::uint32_t kNotRefused = 0;
+constexpr std::uint32_t kNoRoom = 1;
+constexpr std::uint32_t kTextTooLarge = 2;
+
 std::uint64_t rounded(std::uint64_t bytes, std::uint64_t to) { return (bytes + to - 1) / to * to; }
 
 // One process at a time, and in tests one thread; the lock of a process that dies is free.
@@ -64,6 +69,12 @@ std::string megabytes(std::uint64_t bytes) {
   return std::to_string((bytes + (1 << 20) - 1) >> 20) + " MiB";
 }
 
+Failure text_too_large() {
+  return {ErrorCode::kResourceExhausted, "what is no plain tensor takes more than the " +
+                                             megabytes(kTextBytes) +
+                                             " that a snapshot has room for"};
+}
+
 // Throws if they cannot be had.
 void check_room(std::uint64_t bytes) {
   const auto refuse = [&](std::uint64_t left, const std::string& who) {
@@ -87,10 +98,10 @@ void check_room(std::uint64_t bytes) {
 // Times of life: the file's. Every field has its value before `magic` has.
 struct SnapshotMemory::Header {
   static constexpr std::uint64_t kMagic = 0x504e535250444400;  // "\0DDPRSNP" in memory
-  static constexpr std::uint32_t kVersion = 2;
+  static constexpr std::uint32_t kVersion = 3;
   std::atomic<std::uint64_t> magic;
   std::uint32_t version;
-  std::uint32_t is_refused;  // 1: there was no room for this shape
+  std::atomic<std::uint32_t> refusal;  // why nothing of this shape is kept
   Shape shape;
   std::atomic<std::int64_t> last_due;
   std::atomic<std::int64_t> next_due;
@@ -114,7 +125,8 @@ struct SnapshotMemory::Head {
   std::uint64_t number;
   std::int32_t peer;  // -1: no other share was summed
   std::uint32_t peer_sum;
-  std::uint64_t reserved[6];
+  std::uint64_t call;
+  std::uint64_t reserved[5];
 
   std::uint32_t sum_with(const Shape& shape) const {
     const std::uint64_t all[] = {static_cast<std::uint64_t>(step),
@@ -129,6 +141,7 @@ struct SnapshotMemory::Head {
                                  number,
                                  static_cast<std::uint32_t>(peer),
                                  peer_sum,
+                                 call,
                                  static_cast<std::uint32_t>(shape.ranks),
                                  shape.data_bytes,
                                  shape.own_bytes,
@@ -247,7 +260,8 @@ bool SnapshotMemory::use(const Shape& shape, std::optional<std::uint64_t> own_ne
   const bool is_laid_out = about.st_size >= static_cast<off_t>(kPage) &&
                            map(static_cast<std::uint64_t>(about.st_size)) && is_readable() &&
                            is_right(header().shape);
-  if (is_laid_out && header().is_refused != 0) {
+  if (is_laid_out && header().refusal == kTextTooLarge) throw text_too_large();
+  if (is_laid_out && header().refusal != kNotRefused) {
     throw Failure(ErrorCode::kResourceExhausted,
                   "two snapshots take " + megabytes(Places(header().shape).two_snapshots()) +
                       ": there was no room for them");
@@ -275,7 +289,7 @@ void SnapshotMemory::lay_out(const Shape& shape) {
   try {
     check_room(places.two_snapshots());
   } catch (const Failure&) {
-    header().is_refused = 1;
+    header().refusal = kNoRoom;
     header().magic = Header::kMagic;
     throw;
   }
@@ -285,18 +299,19 @@ void SnapshotMemory::lay_out(const Shape& shape) {
 // ---- writing
 
 SnapshotMemory::Part SnapshotMemory::begin(int local_rank, std::int64_t step, int rank,
-                                           int world_size) {
+                                           int world_size, std::uint64_t call) {
   const Places places(shape_);
   // Every rank of the node chooses the same: a rank that has begun makes none whole, and spoils only the one
   // that is not the newest.
   const auto first = found_in(0);
   const auto second = found_in(1);
-  const bool is_first_newest = first && (!second || first->step > second->step);
+  const bool is_first_newest = first && (!second || first->when() > second->when());
   Part part{.slot = is_first_newest ? 1 : 0,
             .local_rank = local_rank,
             .step = step,
             .rank = rank,
             .world_size = world_size,
+            .call = call,
             .begin = places.share_begin(shape_, local_rank)};
   if (!mark_.is_set()) return part;  // a forked child, which has no room to write
   part.own = {mapping_.data() + places.own_of(local_rank, part.slot), shape_.own_bytes};
@@ -317,8 +332,14 @@ SnapshotMemory::Part SnapshotMemory::begin(int local_rank, std::int64_t step, in
 // If another rank lays the memory out anew right after the comparison, the head's sum does not fit the new shape.
 bool SnapshotMemory::finish(Part& part, std::string_view text, std::string_view own) {
   const Places places(shape_);
-  if (!mark_.is_set() || header().shape != shape_ || text.size() > kTextBytes ||
-      part.own_sum.size() + own.size() > part.own.size() || part.sum.size() != part.share.size() ||
+  if (!mark_.is_set()) return false;
+  if (text.size() > kTextBytes) {
+    const FileLock lock(file_.get());
+    if (header().shape == shape_) header().refusal = kTextTooLarge;
+    throw text_too_large();
+  }
+  if (header().shape != shape_ || part.own_sum.size() + own.size() > part.own.size() ||
+      part.sum.size() != part.share.size() ||
       (part.peer_sum.size() > 0 && part.peer_sum.size() != part.peer_end - part.peer_begin)) {
     return false;
   }
@@ -339,6 +360,7 @@ bool SnapshotMemory::finish(Part& part, std::string_view text, std::string_view 
   said.number = part.number;
   said.peer = part.peer_sum.size() > 0 ? part.peer : -1;
   said.peer_sum = part.peer_sum.finish();
+  said.call = part.call;
   said.sum = said.sum_with(shape_);
   said.turn.end();
   return true;
@@ -372,10 +394,12 @@ std::optional<SnapshotMemory::Found> SnapshotMemory::found_in(int slot) const {
 
 std::optional<SnapshotMemory::Found> SnapshotMemory::written_in(int slot) const {
   const Head& first = head(0, slot);
-  Found found{.slot = slot, .step = first.step, .world_size = first.world_size};
+  Found found{.slot = slot, .step = first.step, .call = first.call, .world_size = first.world_size};
   for (int writer = 0; writer < header().shape.ranks; ++writer) {
     const Head& said = head(writer, slot);
-    if (!says(said, found.step) || said.world_size != found.world_size) return std::nullopt;
+    const bool is_of_it =
+        says(said, found.step) && said.call == found.call && said.world_size == found.world_size;
+    if (!is_of_it) return std::nullopt;
     found.ranks.push_back(said.rank);
   }
   return found;
@@ -440,7 +464,7 @@ std::vector<SnapshotMemory::Found> SnapshotMemory::find(std::string* why) {
   for (const int slot : {0, 1}) {
     if (auto found = found_in(slot)) all.push_back(std::move(*found));
   }
-  std::ranges::sort(all, std::ranges::greater(), &Found::step);
+  std::ranges::sort(all, std::ranges::greater(), &Found::when);
   if (all.empty() && is_damaged()) return none("it is damaged");
   return all;
 }
@@ -497,13 +521,15 @@ std::string_view SnapshotMemory::own(const Found& found, int writer) const {
           head(writer, found.slot).own_bytes};
 }
 
-void SnapshotMemory::forget_after(int local_rank, std::int64_t step) {
+void SnapshotMemory::forget_after(int local_rank, std::int64_t step, std::uint64_t call) {
   if (!mapping_ || local_rank >= header().shape.ranks || !mark_.is_set()) return;
   for (const int slot : {0, 1}) {
     Head& said = head(local_rank, slot);
-    if (said.step > step) said.turn.begin();
+    if (std::pair(said.step, said.call) > std::pair(step, call)) said.turn.begin();
   }
   header().told_difference = -1;
+  std::uint32_t text_too_large = kTextTooLarge;
+  header().refusal.compare_exchange_strong(text_too_large, kNotRefused);
 }
 
 }  // namespace ddprun

@@ -7,7 +7,7 @@
 // In a slot there are the data, which are equal on all ranks and of which each rank of the node writes an equal
 // share; a text by the node's first rank; and what each rank alone has. A rank's head is written last, with
 // sums over all that it has written; a snapshot is whole when the heads of all ranks of the node say the same
-// step. Each rank writes its own parts only, on one thread.
+// step and the same call at that step. Each rank writes its own parts only, on one thread.
 //
 // A rank may also sum the share of another rank, its peer, over its own values. The peer changes from snapshot to
 // snapshot, and each share has one peer, so a rank whose values differ from those of all others never gets its share
@@ -27,12 +27,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "rendezvous/common/unique_fd.h"
@@ -75,6 +77,7 @@ class SnapshotMemory {
     std::int64_t step = 0;
     std::int32_t rank = 0;
     std::int32_t world_size = 1;
+    std::uint64_t call = 0;
     std::uint64_t begin = 0;  // of the share, in the data
     std::span<char> share = {};
     StreamSum sum = {};
@@ -87,11 +90,13 @@ class SnapshotMemory {
     std::uint64_t values = 0;  // a sum over values that are not in the data, and equal on all ranks
     std::uint64_t number = 0;  // counts the snapshots; the peers depend on it
   };
-  // Of the slot that is not the newest whole one; from here on that one is not whole.
-  Part begin(int local_rank, std::int64_t step, int rank, int world_size);
+  // The part is in the slot that is not the newest whole one; from here on that slot is not whole. `call`: how many
+  // snapshots of this step the rank has begun before, in this process; the last one counts.
+  Part begin(int local_rank, std::int64_t step, int rank, int world_size, std::uint64_t call = 0);
   // `part.sum` has summed the whole share, and `part.peer_sum` all or nothing of the peer's. `own` comes after what
-  // `part.own_sum` has copied to `part.own`. False: text or own part are too large, or the memory was laid out anew
-  // meanwhile, and nothing is kept.
+  // `part.own_sum` has copied to `part.own`. False: the own part is too large, or the memory was laid out anew
+  // meanwhile, and nothing is kept. Throws Failure with a sentence: the text is too large. Then use() throws it on all
+  // ranks of the node, until forget_after() is called or another shape is asked for.
   bool finish(Part& part, std::string_view text, std::string_view own = {});
 
   // When the next snapshot is due, if that is decided as the training goes: of the node's ranks the first says so.
@@ -106,8 +111,12 @@ class SnapshotMemory {
   struct Found {
     int slot = 0;
     std::int64_t step = 0;
+    std::uint64_t call = 0;
     std::int32_t world_size = 1;
     std::vector<std::int32_t> ranks = {};  // of the job, by their local ranks then
+
+    // Snapshots are newer or older by this.
+    std::pair<std::int64_t, std::uint64_t> when() const { return {step, call}; }
   };
   // The steps of which every rank's head is here, the newest first. Where there is none because the memory is
   // damaged, or of another version, `why` says so.
@@ -134,8 +143,9 @@ class SnapshotMemory {
   std::string_view own(const Found& found, int writer) const;
   // It turned out not to be whole.
   void forget(const Found& found, int writer);
-  // What this rank wrote of later steps; they belong to a past that is not gone on from.
-  void forget_after(int local_rank, std::int64_t step);
+  // What this rank wrote of later steps, and of later calls at this one; they belong to a past that is not gone on from.
+  void forget_after(int local_rank, std::int64_t step,
+                    std::uint64_t call = std::numeric_limits<std::uint64_t>::max());
 
  private:
   struct Header;

@@ -81,9 +81,9 @@ DdprunSnapshots* ddprun_snapshots_of_this_process() {
 }
 
 int ddprun_snapshots_begin(DdprunSnapshots* snapshots, int ranks_of_node, int local_rank, int rank,
-                           int world_size, std::int64_t step, std::uint64_t data_bytes,
-                           std::uint64_t layout, std::uint64_t own_bytes, std::uint64_t* share,
-                           char* why, std::size_t why_size) {
+                           int world_size, std::int64_t step, std::uint64_t call,
+                           std::uint64_t data_bytes, std::uint64_t layout, std::uint64_t own_bytes,
+                           std::uint64_t* share, char* why, std::size_t why_size) {
   snapshots->is_begun = snapshots->is_compared = false;
   snapshots->found.clear();
   try {
@@ -92,7 +92,7 @@ int ddprun_snapshots_begin(DdprunSnapshots* snapshots, int ranks_of_node, int lo
                                                  .own_bytes = roomy(own_bytes),
                                                  .layout = layout},
                                                 own_bytes);
-    snapshots->part = snapshots->memory->begin(local_rank, step, rank, world_size);
+    snapshots->part = snapshots->memory->begin(local_rank, step, rank, world_size, call);
     snapshots->is_begun = true;
     share[0] = snapshots->part.begin;
     share[1] = snapshots->part.begin + snapshots->part.share.size();
@@ -138,12 +138,19 @@ void ddprun_snapshots_add(DdprunSnapshots* snapshots, const DdprunPiece* pieces,
   }
 }
 
-int ddprun_snapshots_finish(DdprunSnapshots* snapshots, const void* text, std::uint64_t size) {
+int ddprun_snapshots_finish(DdprunSnapshots* snapshots, const void* text, std::uint64_t size,
+                            char* why, std::size_t why_size) {
   auto& part = snapshots->part;
   const bool is_added =
       !snapshots->is_compared || part.peer_sum.size() == part.peer_end - part.peer_begin;
-  if (!std::exchange(snapshots->is_begun, false) || !is_added) return 0;
-  return snapshots->memory->finish(part, {static_cast<const char*>(text), size}) ? 1 : 0;
+  if (!std::exchange(snapshots->is_begun, false) || !is_added) return kDdprunNotKept;
+  try {
+    const std::string_view its(static_cast<const char*>(text), size);
+    return snapshots->memory->finish(part, its) ? kDdprunKept : kDdprunNotKept;
+  } catch (const ddprun::Failure& failure) {
+    say(why, why_size, failure.error().message.c_str());
+    return kDdprunRefused;
+  }
 }
 
 int ddprun_snapshots_difference(DdprunSnapshots* snapshots, std::int64_t* step, int* rank,
@@ -178,6 +185,10 @@ int ddprun_snapshots_find(DdprunSnapshots* snapshots, char* why, std::size_t why
 
 std::int64_t ddprun_snapshots_step(const DdprunSnapshots* snapshots, int number) {
   return found_at(snapshots, number).step;
+}
+
+std::uint64_t ddprun_snapshots_call(const DdprunSnapshots* snapshots, int number) {
+  return found_at(snapshots, number).call;
 }
 
 int ddprun_snapshots_world_size(const DdprunSnapshots* snapshots, int number) {
@@ -219,7 +230,8 @@ void ddprun_snapshots_read(const DdprunCopy* copies, std::size_t count) {
   }
 }
 
-void ddprun_snapshots_forget_after(DdprunSnapshots* snapshots, int local_rank, std::int64_t step) {
-  snapshots->memory->forget_after(local_rank, step);
+void ddprun_snapshots_forget_after(DdprunSnapshots* snapshots, int local_rank, std::int64_t step,
+                                   std::uint64_t call) {
+  snapshots->memory->forget_after(local_rank, step, call);
 }
 }

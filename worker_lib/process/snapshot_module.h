@@ -31,11 +31,12 @@ enum { kDdprunBegun = 0, kDdprunBegunAnew = 1, kDdprunRefused = -1 };
 
 // `data_bytes` that are equal on all ranks, with a sum over what lies where in them; `own_bytes` that this rank alone
 // has. Anew: what was in memory is gone, because it had another layout or less room. `share`: which bytes of the
-// data this rank writes, begin and end. Refused: `why` is a sentence, cut at `why_size`.
+// data this rank writes, begin and end. `call`: how many snapshots of this step the rank has begun before, in this process;
+// the last one counts. Refused: `why` is a sentence, cut at `why_size`.
 int ddprun_snapshots_begin(DdprunSnapshots* snapshots, int ranks_of_node, int local_rank, int rank,
-                           int world_size, std::int64_t step, std::uint64_t data_bytes,
-                           std::uint64_t layout, std::uint64_t own_bytes, std::uint64_t* share,
-                           char* why, std::size_t why_size);
+                           int world_size, std::int64_t step, std::uint64_t call,
+                           std::uint64_t data_bytes, std::uint64_t layout, std::uint64_t own_bytes,
+                           std::uint64_t* share, char* why, std::size_t why_size);
 // What comes next: in this rank's own part, or in its share of the data.
 void ddprun_snapshots_write(DdprunSnapshots* snapshots, int is_own, const DdprunPiece* pieces,
                             std::size_t count);
@@ -45,9 +46,12 @@ int ddprun_snapshots_compare(DdprunSnapshots* snapshots, std::uint64_t values,
                              std::uint64_t* share);
 // What comes next in that share, as this rank has it: all of it is added.
 void ddprun_snapshots_add(DdprunSnapshots* snapshots, const DdprunPiece* pieces, std::size_t count);
-// `text` is of the node's first rank. 0: nothing is kept; another rank has laid the memory out anew, or not the
-// whole share was written or added, or more than was said.
-int ddprun_snapshots_finish(DdprunSnapshots* snapshots, const void* text, std::uint64_t size);
+enum { kDdprunKept = 1, kDdprunNotKept = 0 };
+
+// `text` is of the node's first rank. Not kept: another rank has laid the memory out anew, or not the whole share was
+// written or added, or more than was said. Refused: the text is too large; so is the next begin on all ranks of the node.
+int ddprun_snapshots_finish(DdprunSnapshots* snapshots, const void* text, std::uint64_t size,
+                            char* why, std::size_t why_size);
 // 1: two ranks of the job differ at this step, and this process is the one of the node that tells of it.
 int ddprun_snapshots_difference(DdprunSnapshots* snapshots, std::int64_t* step, int* rank,
                                 int* other);
@@ -61,6 +65,7 @@ std::uint32_t ddprun_snapshots_sum(const void* bytes, std::uint64_t size);
 // How many there are; their sums are not compared yet. Where there is none, `why` may say so.
 int ddprun_snapshots_find(DdprunSnapshots* snapshots, char* why, std::size_t why_size);
 std::int64_t ddprun_snapshots_step(const DdprunSnapshots* snapshots, int number);
+std::uint64_t ddprun_snapshots_call(const DdprunSnapshots* snapshots, int number);
 int ddprun_snapshots_world_size(const DdprunSnapshots* snapshots, int number);
 // Ranks that wrote it, here called writers, by their local ranks; and the rank of one.
 int ddprun_snapshots_writers(const DdprunSnapshots* snapshots, int number);
@@ -77,6 +82,7 @@ const void* ddprun_snapshots_bytes(const DdprunSnapshots* snapshots, int number,
                                    int writer, std::uint64_t* size);
 // Copies from there to where a program has it.
 void ddprun_snapshots_read(const DdprunCopy* copies, std::size_t count);
-// What this rank wrote of later steps is not gone on from.
-void ddprun_snapshots_forget_after(DdprunSnapshots* snapshots, int local_rank, std::int64_t step);
+// What this rank wrote of later steps, and of later calls at this one, is not gone on from.
+void ddprun_snapshots_forget_after(DdprunSnapshots* snapshots, int local_rank, std::int64_t step,
+                                   std::uint64_t call);
 }

@@ -94,7 +94,8 @@ def keep(step: int, *, model: "_torch.nn.Module | Sequence | Mapping | None" = N
             if step % 5 == 0:
                 ddprun.keep(step, model=model, optimizer=optimizer, per_rank=torch.get_rng_state())
 
-    Every rank calls it, after the same steps, which grow during the whole training.
+    Every rank calls it, after the same steps, which never become smaller during the whole training. Of several calls at one step the last
+    one that all ranks have made counts.
 
     `model` is a module, or a list, tuple or dict of modules (also in DistributedDataParallel or torch.compile). Parameters are equal
     on all ranks, and each rank of a node writes a share; what its state_dict() has besides (buffers) is each rank's own.
@@ -110,10 +111,12 @@ def keep(step: int, *, model: "_torch.nn.Module | Sequence | Mapping | None" = N
     Raises TypeError, also without ddprun, for a tensor of a subclass (DTensor) in what is equal on all ranks, for a
     FullyShardedDataParallel or ZeroRedundancyOptimizer as `model` or `optimizer`, and for an object in place of its state.
     Raises ValueError for a step that is smaller than the one before; and on all ranks, at the first call, if steps or values differ,
-    with the name of the first value and the ranks. Raises RuntimeError if a rank does not call it within half an hour.
+    with the name of the first value and the ranks. Raises RuntimeError if a rank does not call it within half an hour, or if it is
+    called before init_process_group() in a job without a store of ddprun's. Raises what pickle raises for an object that it does not take.
 
     Keeps nothing without ddprun, under another launcher, where no restart can follow, and in a standby. Where the library or the
-    room is missing, one line on stderr says so, and the training goes on.
+    room is missing, on one rank or all, or where more than 64 MiB of what is equal on all ranks are no plain tensors, one line on
+    stderr says so, and the training goes on.
     """
     # Without ddprun and PyTorch there is nothing to refuse.
     if "DDPRUN_LINK_FD" in os.environ or "torch" in sys.modules:
@@ -132,7 +135,8 @@ def kept() -> "Kept | None":
     None if a rank's part is not there: on a node that is new, or, if anything was each rank's own (per_rank, a model with
     buffers), if the number of ranks is another or a rank is on another node than then.
 
-    Raises RuntimeError if a rank does not call it within half an hour.
+    Raises RuntimeError if a rank does not call it within half an hour, or if it is called before init_process_group() in a job
+    without a store of ddprun's.
     """
     if "DDPRUN_LINK_FD" not in os.environ:
         return None

@@ -50,6 +50,8 @@ _HELD_BYTES = 32 << 20  # of copies that are made because a tensor is not on the
 _SMALL_BYTES = 64 << 10
 _BEGUN_ANEW, _REFUSED = 1, -1  # snapshot_module.h
 _DATA, _TEXT, _OWN = 0, 1, 2
+_ALL_CALLS = 2**64 - 1  # at a step
+_LAID_OUT_AGAIN_MAX = 2  # a rank that is one call ahead of the others may make it necessary once
 _TOLD_SUMS_MAX = 4  # how many times a rank tells the sums of all its values, after a difference was found
 
 
@@ -173,6 +175,8 @@ def _leaves(name, value, above=()):
     _refuse(name, value)
     if isinstance(value, torch.Tensor):
         yield name, value
+    elif kind is bytes:  # an array may have many: their hash is shorter than their text
+        yield name, f"bytes {len(value)} {hashlib.blake2b(value).hexdigest()}"
     elif kind in _PLAIN_VALUES:
         yield name, f"{kind.__name__} {value!r}"
     elif isinstance(value, type) or hasattr(value, "__qualname__"):
@@ -180,7 +184,7 @@ def _leaves(name, value, above=()):
     elif id(value) in above:
         yield name, "a part of itself"
     elif kind in (set, frozenset):
-        yield name, f"{kind.__name__} {sorted(map(repr, value))}"
+        yield name, f"{kind.__name__} {sorted(repr(list(_leaves('', each, (*above, id(value))))) for each in value)}"
     else:
         yield name, f"{kind.__module__}.{kind.__qualname__}"
         for part, each in _parts_of(name, value):
@@ -266,10 +270,12 @@ def _is_plain(tensor):
 
 
 def _take_apart(state, takes=None, other=lambda value: None):
-    """(the state with a place where each tensor was, the tensors in the order of their places). What is of another kind,
-    or not to be taken, stays where it is, and torch.save() finds its tensors; `other` is called with what is of another kind."""
+    """(the state with a place where each tensor was, the tensors in the order of their places, whether there is nothing of another
+    kind). What is of another kind, or not to be taken, stays where it is, and torch.save() finds its tensors; `other` is called with
+    what is of another kind."""
     tensors = []
     add = tensors.append
+    is_plain = True
 
     def take(value):
         kind = type(value)
@@ -288,13 +294,16 @@ def _take_apart(state, takes=None, other=lambda value: None):
             return kind(map(take, value))
         if kind in _PLAIN_VALUES:
             return value
+        nonlocal is_plain
+        is_plain = False
         other(value)
         if isinstance(value, torch.Tensor) and hasattr(kind, "__tensor_unflatten__"):  # as DTensor has it
             names, context = value.__tensor_flatten__()
             return (_PARTS_AT, kind, {name: take(getattr(value, name)) for name in names}, context, value.shape, value.stride())
         return value
 
-    return take(state), tensors
+    taken = take(state)
+    return taken, tensors, is_plain
 
 
 class _Layout:
@@ -376,12 +385,12 @@ class _Parts:
     def __init__(self, state, before, other=lambda value: None):
         """`before`: the layout of this state in the last snapshot, or None; `other` as in _take_apart()."""
         are_all = before is None or before.are_all
-        self._rest, self._tensors = _take_apart(state, None if are_all else _is_plain, other)
+        self._rest, self._tensors, self._is_plain = _take_apart(state, None if are_all else _is_plain, other)
         self.layout = before
         if before is None or not before.is_of(self._tensors):
             if are_all and not all(map(_is_plain, self._tensors)):
                 are_all = False
-                self._rest, self._tensors = _take_apart(state, _is_plain)
+                self._rest, self._tensors, self._is_plain = _take_apart(state, _is_plain)
             self.layout = _Layout(self._tensors, are_all)
 
     def structure(self):
@@ -402,8 +411,11 @@ class _Parts:
     def sum_of_values(self, memory):
         """Over what is no tensor: equal for equal values, in every process."""
         try:
-            text = marshal.dumps(self._rest, 2)  # without references: these depend on which objects are one
-        except ValueError:  # there are other types than those of the language
+            # Without references: these depend on which objects are one.
+            text = marshal.dumps(self._rest, 2) if self._is_plain else None
+        except ValueError:  # a class of keys or of dicts that marshal does not know
+            text = None
+        if text is None:  # marshal writes arrays without dtype and shape, and the addresses of objects in them
             text = repr(_sums(memory, _leaves("", self._rest))).encode(errors="surrogatepass")
         return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
 
@@ -491,50 +503,58 @@ def _of_small(structure, small):
 
 _ARGUMENTS = {
     "of_this_process": (ctypes.c_void_p, []),
-    "begin": (ctypes.c_int, [ctypes.c_void_p, *[ctypes.c_int] * 4, ctypes.c_int64, *[ctypes.c_uint64] * 3,
+    "begin": (ctypes.c_int, [ctypes.c_void_p, *[ctypes.c_int] * 4, ctypes.c_int64, *[ctypes.c_uint64] * 4,
                              ctypes.POINTER(ctypes.c_uint64), ctypes.c_char_p, ctypes.c_size_t]),
     "write": (None, [ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t]),
     "compare": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_uint64, ctypes.POINTER(ctypes.c_uint64)]),
     "add": (None, [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]),
-    "finish": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64]),
+    "finish": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_char_p, ctypes.c_size_t]),
     "difference": (ctypes.c_int, [ctypes.c_void_p, ctypes.POINTER(ctypes.c_int64), *[ctypes.POINTER(ctypes.c_int)] * 2]),
     "is_difference_told": (ctypes.c_int, [ctypes.c_void_p]),
     "sum": (ctypes.c_uint32, [ctypes.c_void_p, ctypes.c_uint64]),
     "values": (ctypes.c_uint32, [ctypes.c_void_p, ctypes.c_int]),
     "find": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t]),
     "step": (ctypes.c_int64, [ctypes.c_void_p, ctypes.c_int]),
+    "call": (ctypes.c_uint64, [ctypes.c_void_p, ctypes.c_int]),
     "world_size": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_int]),
     "writers": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_int]),
     "rank": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_int, ctypes.c_int]),
     "check": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_int, ctypes.c_int]),
     "bytes": (ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.POINTER(ctypes.c_uint64)]),
     "read": (None, [ctypes.c_void_p, ctypes.c_size_t]),
-    "forget_after": (None, [ctypes.c_void_p, ctypes.c_int, ctypes.c_int64]),
+    "forget_after": (None, [ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_uint64]),
 }
+
+
+def _is_memory_offered():
+    """The same on all ranks of a node, whatever becomes of the memory in this process."""
+    return "_ddprun_archive" in sys.modules
 
 
 class _Memory:
     @staticmethod
     def of_process():
-        """None: there is none; a line says so if it could not be opened."""
-        archive = sys.modules.get("_ddprun_archive")
-        if archive is None:
+        """None: there is none; a line says so if it was offered."""
+        if not _is_memory_offered():
             return None
+        archive = sys.modules["_ddprun_archive"]
         try:
             content = archive.get_data(archive.folder + "/libddprun_snapshots.so")
-        except OSError:
-            return None  # an agent that has no such library
-        file = os.memfd_create("ddprun-keeping")
-        try:
-            os.write(file, content)
-            # A path that no other library was loaded by: dlopen() would give that one.
-            memory = _Memory(ctypes.CDLL(f"/proc/{os.getpid()}/fd/{file}"))
+            file = os.memfd_create("ddprun-keeping")
+            try:
+                os.write(file, content)
+                # A path that no other library was loaded by: dlopen() would give that one.
+                memory = _Memory(ctypes.CDLL(f"/proc/{os.getpid()}/fd/{file}"))
+            finally:
+                os.close(file)
         except (OSError, AttributeError) as error:  # libstdc++ lacks a symbol; an agent of another version lacks a function
             print(f"ddprun: no snapshots in memory: the agent's library cannot be used: {error}", file=sys.stderr)
             return None
-        finally:
-            os.close(file)
-        return memory if memory._handle else None
+        if not memory._handle:
+            print("ddprun: no snapshots in memory: this process does not have the descriptor of their memory any more",
+                  file=sys.stderr)
+            return None
+        return memory
 
     def __init__(self, library):
         for name, (result, arguments) in _ARGUMENTS.items():
@@ -542,19 +562,18 @@ class _Memory:
             function.restype, function.argtypes = result, arguments
             setattr(self, "_" + name, function)
         self._handle = self._of_this_process()
-        self.step, self.world_size, self.is_whole, self.is_difference_told = (
-            functools.partial(each, self._handle)
-            for each in (self._step, self._world_size, self._check, self._is_difference_told))
+        self.world_size, self.is_whole, self.is_difference_told = (
+            functools.partial(each, self._handle) for each in (self._world_size, self._check, self._is_difference_told))
         self.sum = self._sum
         self._why = ctypes.create_string_buffer(_WHY_BYTES)
 
     def why(self):
         return self._why.value.decode(errors="replace")
 
-    def begin(self, place, step, data_bytes, layout, own_bytes):
-        """(how, begin and end of this rank's share)"""
+    def begin(self, place, when, data_bytes, layout, own_bytes):
+        """(how, begin and end of this rank's share); `when`: (step, how often this process has called keep() before at it)"""
         share = (ctypes.c_uint64 * 2)()
-        how = self._begin(self._handle, place.local_world_size, place.local_rank, place.rank, place.world_size, step, data_bytes,
+        how = self._begin(self._handle, place.local_world_size, place.local_rank, place.rank, place.world_size, *when, data_bytes,
                           layout, own_bytes, share, self._why, _WHY_BYTES)
         return how, tuple(share)
 
@@ -580,11 +599,14 @@ class _Memory:
         return len(self.ranks(number)), self._values(self._handle, number)
 
     def finish(self, text):
-        return self._finish(self._handle, _address(text), len(text))
+        return self._finish(self._handle, _address(text), len(text), self._why, _WHY_BYTES)
 
     def find(self):
         """[number of a snapshot in what follows …], the newest first."""
         return range(self._find(self._handle, self._why, _WHY_BYTES))
+
+    def when(self, number):
+        return self._step(self._handle, number), self._call(self._handle, number)
 
     def ranks(self, number):
         """The ranks then, by their local ranks."""
@@ -600,8 +622,8 @@ class _Memory:
         """`copies`: an array of where to, where from and size in turn."""
         self._read(copies.buffer_info()[0], len(copies) // 3)
 
-    def forget_after(self, place, step):
-        self._forget_after(self._handle, place.local_rank, step)
+    def forget_after(self, place, step, call=_ALL_CALLS):
+        self._forget_after(self._handle, place.local_rank, step, call)
 
 
 def _bytes_at(address, size):
@@ -682,19 +704,20 @@ class _Nodes:
         self._node, self._count = (int(os.environ[name]) for name in ("GROUP_RANK", "GROUP_WORLD_SIZE"))
         self._store = _store("keep", "nodes")
         self._calls = itertools.count()
-        self._own = {}  # step: (rank, (ranks of the node, sum))
+        self._own = {}  # step and call: (rank, (ranks of the node, sum))
 
-    def difference(self, step, values):
+    def difference(self, when, values):
         """(step, rank, other rank) at which this node and the other one differ; None: there is none, or it is not known."""
-        self._own[step] = self._place.rank, values
+        step, call = when
+        self._own[f"{step}.{call}"] = self._place.rank, values
         self._own = dict(list(self._own.items())[-self._LAST:])
         other = (self._node + 1 + next(self._calls) % (self._count - 1)) % self._count
         self._store.set(str(self._node), json.dumps(self._own))
         theirs = json.loads(self._store.get(str(other))) if self._store.check([str(other)]) else {}
-        for step, (rank, (ranks, its)) in self._own.items():
-            other_rank, (other_ranks, others) = theirs.get(str(step), (rank, (ranks, its)))
+        for key, (rank, (ranks, its)) in self._own.items():
+            other_rank, (other_ranks, others) = theirs.get(key, (rank, (ranks, its)))
             if ranks == other_ranks and its != others:
-                return step, min(rank, other_rank), max(rank, other_rank)
+                return int(key.partition(".")[0]), min(rank, other_rank), max(rank, other_rank)
         return None
 
 
@@ -710,37 +733,38 @@ class _Keeper:
         self._comparisons = itertools.count()
         self._is_off = False
         self._is_compared = False
-        self._last = None  # step
-        self._laid_out = None  # for which data and own part this process has laid the memory out
+        self._last = None  # (step, how often keep() was called before at this step)
+        self._wanted = None  # bytes and layout of the data, bytes of the own part, in the last keep()
+        self._laid_out_again = 0  # how often the memory had another layout, though the last keep() wanted the same data
         self._own, self._shared = None, None  # layouts of the last snapshot
         place = self._place
         self._found = None  # (step, rank, other rank): two ranks of this node that differ, as this process has told
-        self._told_sums = []  # steps
+        self._told_sums = []  # steps and calls
         self._is_first_of_several = place is not None and place.local_rank == 0 and place.local_world_size < place.world_size
         self._nodes = None
 
     # ---- keep
 
     def keep(self, step, model, optimizer, per_rank, replicated):
-        step = self._begin(step)
+        self._begin(step)
         equal = _Equal(model, optimizer, replicated)
         if not self._is_compared:
-            self._compare(step, equal)
+            self._compare(equal)
         if self._memory is None or self._is_off:
             _take_apart(equal.state, other=equal.check)
             return
         has_own = per_rank is not None or any(equal.buffers)
         own = _Parts({"buffers": equal.buffers, "per_rank": per_rank}, self._own) if has_own else None
         shared = _Parts(equal.state, self._shared, equal.check)
-        self._write(step, own, shared, shared.sum_of_values(self._memory))
+        self._write(own, shared, shared.sum_of_values(self._memory))
         if self._memory.is_difference_told() and len(self._told_sums) < _TOLD_SUMS_MAX:
-            self._name_difference(step, equal)
+            self._name_difference(equal)
 
     def keep_state(self, step, state, shared):
         """What recoverable() keeps: it compares by itself what is no tensor."""
-        step = self._begin(step)
+        self._begin(step)
         if self._memory is not None and not self._is_off:
-            self._write(step, _Parts(state, self._own), _Parts(shared, self._shared), 0)
+            self._write(_Parts(state, self._own), _Parts(shared, self._shared), 0)
 
     def _begin(self, step):
         try:
@@ -749,27 +773,27 @@ class _Keeper:
             raise TypeError(f"ddprun.keep(): step is {step!r}, and not a whole number") from None
         if step < 0:
             raise ValueError(f"ddprun.keep(): step is {step}: the steps of the whole training are counted from 0 or 1")
-        if self._last is not None and step < self._last:
-            raise ValueError(f"ddprun.keep() counts the steps of the whole training: {step} comes after {self._last}")
+        last, call = self._last or (-1, 0)
+        if step < last:
+            raise ValueError(f"ddprun.keep() counts the steps of the whole training: {step} comes after {last}")
         if self._last is None and self._memory is not None:
             # What is later in memory is of a past that is not gone on from.
             self._memory.find()
             self._memory.forget_after(self._place, step - 1)
-        self._last = step
-        return step
+        self._last = step, call + 1 if step == last else 0
 
-    def _compare(self, step, equal):
+    def _compare(self, equal):
         """Raises ValueError on all ranks if two of them differ. Where recoverable() replaces ranks in place, no rank waits for others
         here: the group that a dead rank's successor needs is made by their main threads."""
         leaves = list(equal.leaves())
         place = self._place
-        is_alone = place is None or self._memory is None and place.local_world_size == place.world_size
+        is_alone = place is None or not _is_memory_offered() and place.local_world_size == place.world_size
         if is_alone or "ddprun.recovery" in sys.modules:
             self._is_compared = True
             return
         agreement = _Agreement(self._place, "keep", next(self._comparisons))
         sums = None if self._memory is None else _sums(self._memory, leaves)
-        words = agreement.ask_all("sum", f"{step} {sums and hashlib.blake2b(repr(sums).encode()).hexdigest()}")
+        words = agreement.ask_all("sum", f"{self._last[0]} {sums and hashlib.blake2b(repr(sums).encode()).hexdigest()}")
         steps, of_ranks = zip(*(word.split() for word in words))
         for rank, its in enumerate(steps):
             if its != steps[0]:
@@ -778,21 +802,21 @@ class _Keeper:
             if "None" not in (its, of_ranks[0]) and its != of_ranks[0]:
                 raise ValueError(f"ddprun.keep(): {_difference(0, rank, *agreement.of_two((0, rank), 'values', sums))}")
         self._is_compared = True
+        if "None" in of_ranks and self._memory is not None:
+            self._turn_off(f"rank {of_ranks.index('None')} has no memory for them", self._place.local_rank == 0)
 
-    def _write(self, step, own, shared, values):
+    def _write(self, own, shared, values):
         memory = self._memory
         self._own, self._shared = own and own.layout, shared.layout
         structure = bytearray() if own is None else _padded(own.structure())
         own_bytes = len(structure) + (own.layout.size if own else 0)
         data_bytes, layout = shared.layout.size, shared.layout.sum
         self._tell_difference()
-        how, (begin, end) = memory.begin(self._place, step, data_bytes, layout, own_bytes)
+        how, (begin, end) = memory.begin(self._place, self._last, data_bytes, layout, own_bytes)
         if how == _REFUSED:
             return self._turn_off(memory.why(), self._place.local_rank == 0)
-        if how == _BEGUN_ANEW:
-            before, self._laid_out = self._laid_out, (data_bytes, layout, own_bytes)
-            if before is not None and before[:2] == (data_bytes, layout) and own_bytes <= before[2]:
-                return self._turn_off("the ranks of this node do not have the same tensors in what is equal on all ranks", True)
+        if self._is_laid_out_otherwise(how, data_bytes, layout, own_bytes):
+            return self._turn_off("the ranks of this node do not have the same tensors in what is equal on all ranks", True)
         for pieces in shared.pieces(begin, end):
             memory.write(False, pieces)
         compared = memory.compare(values)
@@ -802,16 +826,26 @@ class _Keeper:
             memory.write(True, array.array("Q", (_address(structure), len(structure))))
             for pieces in own.pieces(0, own.layout.size):
                 memory.write(True, pieces)
-        memory.finish(bytearray(shared.structure()) if self._place.local_rank == 0 else b"")
+        if memory.finish(bytearray(shared.structure()) if self._place.local_rank == 0 else b"") == _REFUSED:
+            return self._turn_off(memory.why(), True)
         self._tell_difference()  # the last rank that ends sees it; a rank that begins the next one writes over it
         if self._is_first_of_several:
             self._compare_nodes()
+
+    def _is_laid_out_otherwise(self, how, data_bytes, layout, own_bytes):
+        """Whether other ranks lay the memory out for other data again and again, while this rank's stay the same."""
+        before, self._wanted = self._wanted, (data_bytes, layout, own_bytes)
+        if before is None or before[:2] != (data_bytes, layout):
+            self._laid_out_again = 0
+        elif how == _BEGUN_ANEW and own_bytes <= before[2]:
+            self._laid_out_again += 1
+        return self._laid_out_again >= _LAID_OUT_AGAIN_MAX
 
     def _compare_nodes(self):
         memory = self._memory
         try:
             self._nodes = self._nodes or _Nodes(self._place)
-            newest = [(memory.step(number), memory.values(number)) for number in memory.find()[:1]]
+            newest = [(memory.when(number), memory.values(number)) for number in memory.find()[:1]]
             difference = self._nodes.difference(*newest[0]) if newest else None
         except RuntimeError:  # the store is gone, and soon so is the job; or it has none that this process can reach
             difference, self._is_first_of_several = None, False
@@ -825,16 +859,17 @@ class _Keeper:
             self._found = difference
             self._tell(*difference)
 
-    def _name_difference(self, step, equal):
+    def _name_difference(self, equal):
         """The ranks of this node tell the sums of their values, and the one that has found the difference looks for a name in those
         of a step that both ranks have told. None waits."""
+        step, call = self._last
         try:
             store = _store("keep", "difference")
-            store.set(f"{step}/{self._place.rank}", pickle.dumps(_sums(self._memory, equal.leaves())))
-            self._told_sums.append(step)
+            store.set(f"{step}.{call}/{self._place.rank}", pickle.dumps(_sums(self._memory, equal.leaves())))
+            self._told_sums.append(self._last)
             _, *ranks = self._found or (None,)
-            for at in self._told_sums if ranks else ():
-                keys = [f"{at}/{rank}" for rank in ranks]
+            for at, call in self._told_sums if ranks else ():
+                keys = [f"{at}.{call}/{rank}" for rank in ranks]
                 if store.check(keys):
                     its, others = (pickle.loads(store.get(key)) for key in keys)
                     self._found = None
@@ -867,54 +902,53 @@ class _Keeper:
         if "DDPRUN_PREPARED" in os.environ:
             answer = agreement.answer_of_predecessor()
             return answer and (answer[0], *(each and _of_small(*each) for each in answer[1:]))
-        steps = self._whole_steps()
-        offers = agreement.ask_all("offer", json.dumps({step: self._memory.values(number) for step, number in steps.items()}))
-        step = self._newest([{int(step): its for step, its in json.loads(each).items()} for each in offers])
-        found, why = (None, "") if step is None else self._read(steps[step])
-        # Nobody writes before all have read.
+        numbers = self._whole_snapshots()
+        offers = agreement.ask_all("offer", json.dumps([(when, self._memory.values(number)) for when, number in numbers.items()]))
+        when = self._newest([{tuple(when): its for when, its in json.loads(each)} for each in offers])
+        found, states, why = (None, None, "") if when is None else self._read(numbers[when])
+        # No rank writes before all have read.
         whys = [each for each in agreement.ask_all("read", why) if each]
         if whys:
-            self._warn(f"the snapshot of step {step} in memory is not used: {whys[0]}")
-            found = step = None
+            self._warn(f"the snapshot of step {when[0]} in memory is not used: {whys[0]}")
+            found = when = None
         if "DDPRUN_REPLACES" in os.environ:
-            agreement.tell_successor(found and (step, *(each and each.without_large_tensors() for each in found)))
+            agreement.tell_successor(found and (when[0], *(each and each.without_large_tensors() for each in found)))
         if self._memory is not None:
-            self._memory.forget_after(self._place, -1 if step is None else step)
-        return found and (step, *(each and each.state() for each in found))
+            self._memory.forget_after(self._place, *(when or (-1,)))
+        return found and (when[0], *states)
 
     def _newest(self, offers):
-        """The newest step that all ranks have, and of which all nodes have the same."""
-        for step in sorted(set.intersection(*map(set, offers)), reverse=True):
+        """(step, call) of the newest snapshot that all ranks have, and of which all nodes have the same."""
+        for step, call in sorted(set.intersection(*map(set, offers)), reverse=True):
             sums = {}  # by the number of ranks of a node
-            differing = [(rank, other) for rank, offer in enumerate(offers) for ranks, its in [offer[step]]
+            differing = [(rank, other) for rank, offer in enumerate(offers) for ranks, its in [offer[step, call]]
                          for other, first in [sums.setdefault(ranks, (rank, its))] if its != first]
             if not differing:
-                return step
+                return step, call
             (rank, other), *_ = differing
             self._warn(f"the snapshot of step {step} in memory is not used: what is equal on all ranks differs between ranks "
                        f"{other} and {rank}")
         return None
 
-    def _whole_steps(self):
-        """{step: number of the snapshot} of those that this rank could continue from. Each compares the sums of what one of then
-        has written, which is forgotten where it is damaged."""
+    def _whole_snapshots(self):
+        """{(step, call): number of the snapshot} of those that this rank could continue from. Each compares the sums of what one of
+        then has written, which is forgotten where it is damaged."""
         memory, place = self._memory, self._place
         if memory is None:
             return {}
-        steps, damaged = {}, set()
+        whole = {}
         numbers = memory.find()
         self._tell_difference()
         if memory.why():
             self._warn(f"the snapshots in memory are not used: {memory.why()}")
         for number in numbers:
-            step, ranks = memory.step(number), memory.ranks(number)
+            when, ranks = memory.when(number), memory.ranks(number)
             writers = range(place.local_rank, len(ranks), place.local_world_size)
             if not all([memory.is_whole(number, writer) for writer in writers]):
-                print(f"ddprun: the snapshot of step {step} in memory is damaged", file=sys.stderr)
-                damaged.add(step)
+                print(f"ddprun: the snapshot of step {when[0]} in memory is damaged", file=sys.stderr)
             elif self._is_of_this_rank(number, ranks):
-                steps.setdefault(step, number)
-        return {step: number for step, number in steps.items() if step not in damaged}
+                whole[when] = number
+        return whole
 
     def _is_of_this_rank(self, number, ranks):
         """Own parts belong to their ranks."""
@@ -929,11 +963,12 @@ class _Keeper:
             print(f"ddprun: {what}", file=sys.stderr)
 
     def _read(self, number):
-        """((state, shared), why not)"""
+        """(what was read of this rank's own part and of the shared one, their states, why not)"""
         try:
-            return (self._read_own(number), self._read_shared(number)), ""
+            found = self._read_own(number), self._read_shared(number)
+            return found, [each and each.state() for each in found], ""
         except Exception as error:  # of the program's classes, which may be others now
-            return None, f"{type(error).__name__}: {error}"
+            return None, None, f"{type(error).__name__}: {error}"
 
     def _read_own(self, number):
         memory, place = self._memory, self._place

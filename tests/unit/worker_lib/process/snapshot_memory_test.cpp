@@ -112,6 +112,44 @@ TEST(SnapshotMemory, ForgetsWhatIsLaterThanTheStepThatIsGoneOnFrom) {
   EXPECT_THAT(node.steps(), ElementsAre(6, 5));
 }
 
+// Several snapshots of one step: the last call of all ranks counts, and parts of two calls are never one snapshot.
+TEST(SnapshotMemory, OfOneStepIsThatOfTheLastCallOfAllRanks) {
+  const Node node;
+  const auto write = [&](std::uint64_t call, int rank) {
+    const auto memory = node.process();
+    memory->use(kShape);
+    auto part = memory->begin(rank, 5, rank, kRanks, call);
+    const std::string data = node.data_of(static_cast<std::int64_t>(call));
+    part.sum.copy(part.share.data(), data.data() + part.begin, part.share.size());
+    ASSERT_TRUE(memory->finish(part, "", ""));
+  };
+  const auto calls = [&] {
+    std::vector<std::uint64_t> of_snapshots;
+    const auto memory = node.process();
+    for (const auto& found : memory->find()) {
+      EXPECT_EQ(memory->data(found), node.data_of(static_cast<std::int64_t>(found.call)));
+      of_snapshots.push_back(found.call);
+    }
+    return of_snapshots;
+  };
+  for (const std::uint64_t call : {0, 1, 2}) {
+    for (const int rank : {0, 1}) write(call, rank);
+  }
+  EXPECT_THAT(calls(), ElementsAre(2, 1));
+  write(3, 0);
+  EXPECT_THAT(calls(), ElementsAre(2));
+  // A rank that is two calls ahead.
+  write(4, 0);
+  write(3, 1);
+  EXPECT_THAT(calls(), ElementsAre(2));
+  write(4, 1);
+  EXPECT_THAT(calls(), ElementsAre(4, 2));
+  const auto memory = node.process();
+  memory->find();
+  memory->forget_after(1, 5, 2);
+  EXPECT_THAT(calls(), ElementsAre(2));
+}
+
 TEST(SnapshotMemory, OfAnotherShapeBeginsAnew) {
   const Node node;
   node.write(1);

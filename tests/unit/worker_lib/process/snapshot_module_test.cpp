@@ -63,7 +63,7 @@ class SnapshotModule : public ::testing::Test {
     std::array<std::uint64_t, 2> share{};
     std::array<char, 200> why{};
     const int how =
-        ddprun_snapshots_begin(snapshots, kRanks, rank, rank, kRanks, step, data.size() + 64,
+        ddprun_snapshots_begin(snapshots, kRanks, rank, rank, kRanks, step, 0, data.size() + 64,
                                layout, own.size(), share.data(), why.data(), why.size());
     if (how == kDdprunRefused) return why.data();
     for (auto at = share[0]; at < share[1];) {
@@ -78,7 +78,8 @@ class SnapshotModule : public ::testing::Test {
     const DdprunPiece piece{own.data(), own.size()};
     ddprun_snapshots_write(snapshots, 1, &piece, 1);
     const Words text = rank == 0 ? "text " + std::to_string(step) : "";
-    const bool is_kept = ddprun_snapshots_finish(snapshots, text.data(), text.size()) != 0;
+    const bool is_kept =
+        ddprun_snapshots_finish(snapshots, text.data(), text.size(), nullptr, 0) != 0;
     return (how == kDdprunBegunAnew ? "anew " : "") + Words(is_kept ? "kept" : "not kept");
   }
   Words keep(int rank, std::int64_t step, const std::string& own) const {
@@ -150,7 +151,7 @@ TEST_F(SnapshotModule, TakesOwnPartsOfOtherSizes) {
 TEST_F(SnapshotModule, KeepsNothingIfAnotherLaysTheMemoryOutMeanwhile) {
   const Words said = in_process([&](DdprunSnapshots* snapshots) {
     std::array<std::uint64_t, 2> share{};
-    ddprun_snapshots_begin(snapshots, kRanks, 0, 0, kRanks, 1, 1064, kLayout, 5, share.data(),
+    ddprun_snapshots_begin(snapshots, kRanks, 0, 0, kRanks, 1, 0, 1064, kLayout, 5, share.data(),
                            nullptr, 0);
     SnapshotMemory::open(rdzv::UniqueFd(::dup(file_.get())))
         ->use({.ranks = kRanks, .data_bytes = 1064, .own_bytes = 1 << 20, .layout = kLayout},
@@ -159,7 +160,8 @@ TEST_F(SnapshotModule, KeepsNothingIfAnotherLaysTheMemoryOutMeanwhile) {
     const std::array<DdprunPiece, 2> pieces{{{data.data(), data.size()}, {"12345", 5}}};
     ddprun_snapshots_write(snapshots, 0, pieces.data(), 1);
     ddprun_snapshots_write(snapshots, 1, &pieces[1], 1);
-    return ddprun_snapshots_finish(snapshots, "", 0) == 0 ? Words("not kept") : Words("kept");
+    return ddprun_snapshots_finish(snapshots, "", 0, nullptr, 0) == 0 ? Words("not kept")
+                                                                      : Words("kept");
   });
   EXPECT_EQ(said, "not kept");
   EXPECT_EQ(kept(), "");
@@ -172,10 +174,11 @@ TEST_F(SnapshotModule, KeepsNothingOfMoreOrLessThanWasSaid) {
   for (const std::uint64_t size : {100, 5000}) {
     const Words said = in_process([&](DdprunSnapshots* snapshots) {
       std::array<std::uint64_t, 2> share{};
-      ddprun_snapshots_begin(snapshots, 1, 0, 0, 1, 1, 1064, kLayout, 0, share.data(), nullptr, 0);
+      ddprun_snapshots_begin(snapshots, 1, 0, 0, 1, 1, 0, 1064, kLayout, 0, share.data(), nullptr,
+                             0);
       const DdprunPiece piece{nullptr, size};
       ddprun_snapshots_write(snapshots, 0, &piece, 1);
-      return std::to_string(ddprun_snapshots_finish(snapshots, "", 0));
+      return std::to_string(ddprun_snapshots_finish(snapshots, "", 0, nullptr, 0));
     });
     EXPECT_EQ(said, "0");
   }
@@ -186,7 +189,7 @@ TEST_F(SnapshotModule, ComparesTheShareOfTheOtherRank) {
   const auto keep_with = [&](int rank, std::int64_t step, char value, std::uint64_t left_out) {
     return in_process([&](DdprunSnapshots* snapshots) {
       std::array<std::uint64_t, 2> share{};
-      ddprun_snapshots_begin(snapshots, kRanks, rank, rank, kRanks, step, 1064, kLayout, 0,
+      ddprun_snapshots_begin(snapshots, kRanks, rank, rank, kRanks, step, 0, 1064, kLayout, 0,
                              share.data(), nullptr, 0);
       const std::string values(1000, value);
       const auto pieces_of = [&](std::uint64_t begin, std::uint64_t end) {
@@ -200,7 +203,7 @@ TEST_F(SnapshotModule, ComparesTheShareOfTheOtherRank) {
       EXPECT_EQ(ddprun_snapshots_compare(snapshots, 1, share.data()), 1 - rank);
       const auto others = pieces_of(share[0], share[1] - left_out);
       ddprun_snapshots_add(snapshots, others.data(), others.size());
-      Words said = ddprun_snapshots_finish(snapshots, "", 0) != 0 ? "kept" : "not kept";
+      Words said = ddprun_snapshots_finish(snapshots, "", 0, nullptr, 0) != 0 ? "kept" : "not kept";
       std::int64_t at = 0;
       int first = -1;
       int other = -1;
@@ -243,7 +246,7 @@ TEST_F(SnapshotModule, ForgetsLaterStepsOfOneRank) {
   }
   in_process([](DdprunSnapshots* snapshots) {
     ddprun_snapshots_find(snapshots, nullptr, 0);
-    ddprun_snapshots_forget_after(snapshots, 1, 1);
+    ddprun_snapshots_forget_after(snapshots, 1, 1, 0);
     return Words();
   });
   EXPECT_EQ(kept(), "1:text 1,own,own;");
@@ -254,12 +257,39 @@ TEST_F(SnapshotModule, SaysInOneSentenceThatThereIsNoRoom) {
     const Words said = in_process([&](DdprunSnapshots* snapshots) {
       std::array<std::uint64_t, 2> share{};
       std::array<char, 200> why{};
-      const int how = ddprun_snapshots_begin(snapshots, 1, 0, 0, 1, 1, std::uint64_t{1} << 44,
+      const int how = ddprun_snapshots_begin(snapshots, 1, 0, 0, 1, 1, 0, std::uint64_t{1} << 44,
                                              kLayout, 0, share.data(), why.data(), why.size());
       return how == kDdprunRefused ? Words(why.data()) : Words("begun");
     });
     EXPECT_THAT(said, ::testing::HasSubstr(expected));
   }
+}
+
+TEST_F(SnapshotModule, SaysOnAllRanksThatTheTextIsTooLargeUntilTheTrainingGoesOnFromElsewhere) {
+  const auto keep_text = [&](int rank, std::uint64_t size) {
+    return in_process([&](DdprunSnapshots* snapshots) {
+      std::array<std::uint64_t, 2> share{};
+      std::array<char, 200> why{};
+      int how = ddprun_snapshots_begin(snapshots, kRanks, rank, rank, kRanks, 1, 0, 0, kLayout, 0,
+                                       share.data(), why.data(), why.size());
+      if (how != kDdprunRefused) {
+        const std::string text(size, 'x');
+        how = ddprun_snapshots_finish(snapshots, text.data(), size, why.data(), why.size());
+      }
+      return how == kDdprunRefused ? Words(why.data()) : std::to_string(how);
+    });
+  };
+  constexpr std::uint64_t kRoom = std::uint64_t{64} << 20;
+  const auto is_refused = ::testing::HasSubstr("more than the 64 MiB that a snapshot has room for");
+  EXPECT_EQ(keep_text(0, kRoom), "1");
+  EXPECT_THAT(keep_text(0, kRoom + 1), is_refused);
+  EXPECT_THAT(keep_text(1, 0), is_refused);
+  in_process([](DdprunSnapshots* snapshots) {
+    ddprun_snapshots_find(snapshots, nullptr, 0);
+    ddprun_snapshots_forget_after(snapshots, 1, 0, 0);
+    return Words();
+  });
+  EXPECT_EQ(keep_text(1, 0), "1");
 }
 
 TEST_F(SnapshotModule, IsNotThereWithoutTheVariable) {
