@@ -620,7 +620,9 @@ class Recovery:
     def _before_step(self, *_):
         """Over NCCL, before the optimizer's kernels are queued: the gradients are there, and were given by all ranks, since the
         agent's word comes before calls are ended."""
-        if not self._is_in_block or self.is_off or self._has_stepped and self._calls.value == self._calls_at_step:
+        if not self._is_in_block or self.is_off and not self._is_lost():
+            return
+        if self._has_stepped and self._calls.value == self._calls_at_step:
             return
         self._reduced.record(torch.cuda.current_stream(self._device))
         self._reduced.synchronize()
