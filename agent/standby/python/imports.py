@@ -38,7 +38,7 @@ class Unit:
 
     def __init__(self, name, request):
         self.name, self.request = name, request
-        self.modules, self.files, self.has_library = {}, {}, False
+        self.modules, self.specs, self.files, self.has_library = {}, {}, {}, False
         self.needs = set()    # units
         self.reads = set()    # names of variables
         self.does = set()     # names in DOINGS
@@ -260,7 +260,7 @@ class Loading:
                     continue  # such as Cython's, which no package imports by its name
                 unit = self._by_name[top(name)] = Unit(top(name), self._request)
                 self.units.insert(0, unit)
-            unit.modules[name] = module
+            unit.modules[name], unit.specs[name] = module, spec
             origin = getattr(spec, "origin", None)
             if origin and os.path.isabs(origin):
                 unit.files[origin] = stamp(origin)

@@ -98,7 +98,7 @@ def changed_attributes(expected):
 
 def left():
     """What an import may leave besides attributes, and put() can take away."""
-    found = {("variable", os.fsdecode(name)): value for name, value in dict.items(os.environ._data)}
+    found = {("variable", os.fsdecode(name)): value for name, value in list(dict.items(os.environ._data))}
     if logging := sys.modules.get("logging"):
         found["logging", ""] = _logger(logging.root)
         found.update((("logger", name), _logger(logger)) for name, logger in list(logging.root.manager.loggerDict.items()))
