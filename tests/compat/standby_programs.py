@@ -77,6 +77,7 @@ PROGRAMS = {
     "warnings_are_errors": named("looker", "the program has changed the filters of warnings"),
     "dtype_before": named("looker", LOOKER + "the program has changed the default dtype of PyTorch"),
     "signals_before": Program(),
+    "begins_anew_in_a_thread": named("looker", LOOKER + "the program sets LOOKER"),
     "looks_at_specs": named("parts,setter,printer,with_data,replaces_itself"),
     "imports_in_threads": named("several,parts.one"),
     "looks_without_import": Program(why="no standbys: the program sets OMP_NUM_THREADS", doubled=("True False",)),

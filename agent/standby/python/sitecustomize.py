@@ -22,6 +22,7 @@ _PREPARE, _FORK, _BECOME = 16, 17, 18
 _HAS_LINK, _HAS_MIRROR, _HAS_SNAPSHOT = 1, 2, 4
 _IS_IN_CONTROL_GROUP = 1
 _TEXT_MAX = 60_000
+_PR_SET_PDEATHSIG = 1
 
 # Libraries in C read these while they are loaded, which nobody sees.
 _READ_IN_C = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "GOTO_", "BLIS_", "VECLIB_", "LD_", "MALLOC_", "GLIBC_",
@@ -555,11 +556,12 @@ class _AtStart:
             # Python ignores these two, which exec would keep.
             if signal.getsignal(number) == signal.SIG_IGN and (
                     number not in self._ignored or number in (signal.SIGPIPE, signal.SIGXFSZ)):
-                signal.signal(number, signal.SIG_DFL)
+                _library().signal(number, None)  # SIG_DFL; signal.signal() is for the main thread alone
         signal.pthread_sigmask(signal.SIG_SETMASK, self._blocked)
         os.umask(self._umask)
         os.chdir(self._folder)
         os.sched_setaffinity(0, self._processors)
+        _library().prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # each thread has one of its own
         program = sys.orig_argv[0]
         os.execve(program if "/" in program else sys.executable, sys.orig_argv, environment)
 
@@ -659,7 +661,7 @@ class _Zygote:
     def _wait(self, agent, control_group):
         import signal
         os.setsid()
-        _library().prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+        _library().prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != self._agent_pid:
             os._exit(0)
         agent.send(_HELLO, flags=_IS_IN_CONTROL_GROUP if self._enter(control_group) else 0)
