@@ -139,6 +139,7 @@ class Loading:
             os.close(saved)
             os.close(file)
         sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self and type(finder) is not _Missing]
+        own = {id(vars(module)[name]): (vars(module)[name], value) for module, name, value in self._taken_back}
         for module, name, value in reversed(self._taken_back):
             setattr(module, name, value)
         for environment in (os.environ, os.environb):
@@ -146,6 +147,12 @@ class Loading:
         self._variables.clear()
         self._variables.update(dict.items(self._recorded))
         self._assign_modules()
+        # A module may have what was replaced under names of its own.
+        for unit in self.units:
+            for module in unit.modules.values():
+                for name, value in list(vars(module).items()):
+                    if id(value) in own:
+                        setattr(module, name, own[id(value)][1])
         if self.units:  # the last one has asked for the others
             self.units[-1].left.update(self._state.changes(self._others, self._state.attributes_of(self._before)))
 
@@ -156,7 +163,7 @@ class Loading:
     def _noting(self, function, doing):
         def called(*arguments, **named):
             is_seeded = function.__name__ == "seed" and (len(arguments) > 1 and arguments[1] is not None or named.get("a"))
-            if not is_seeded:
+            if self._stack and not is_seeded:
                 self._note(doing)
             return function(*arguments, **named)
         called.__name__ = function.__name__
