@@ -86,6 +86,8 @@ PROGRAMS = {
     "what_an_import_leaves": named("setter"),
     "only_rank_0_imports": named("profiled"),
     "only_rank_0_imports_a_method": named("profiled_class"),
+    "only_rank_0_imports_what_registers": named("registers"),
+    "registers_for_forks": named("forks", "forks registers a function for forks"),
     "calls_it_later": named("asks_later"),
     "prints_while_imported": named("printer"),
     "edits_a_submodule": named("parts.one", "one.py has changed",

@@ -421,6 +421,8 @@ class _Preloaded:
         for part, (front, behind) in unit.lists.items():
             state.add(part, front, behind)
             self._expected[part, ""] = state.left_of(part)
+        for function, registered, arguments, named in unit.registered:
+            function(registered, *arguments, **named)
         package = packages.PACKAGES.get(unit.name)
         if package and package.renew:
             package.renew(unit.modules)
