@@ -69,6 +69,7 @@ PROGRAMS = {
     "function_replaced": named("looker", "the program has changed builtins.repr"),
     "excepthook_before": named("looker", "the program has changed sys.excepthook"),
     "import_hook_before": Program(why="the program has changed sys.meta_path"),
+    "dlopen_flags_before": named("looker", "the program has changed the flags of dlopen"),
     "variable_before": named("looker", LOOKER + "the program sets LOOKER"),
     "variable_between": named("parts,looker", LOOKER + "the program sets LOOKER"),
     "variable_for_a_library": Program(why="no standbys: the program sets OMP_NUM_THREADS"),

@@ -120,6 +120,7 @@ def seen():
     found = {("process", "the current folder"): folder,
              ("process", "the set of processors"): os.sched_getaffinity(0),
              ("process", "the limit of recursion"): sys.getrecursionlimit(),
+             ("process", "the flags of dlopen"): sys.getdlopenflags(),
              ("process", "the locale"): _locale.setlocale(_locale.LC_ALL),
              ("process", "sys.path_hooks"): tuple(sys.path_hooks)}
     found.update((("process", "sys." + name), getattr(sys, name, None)) for name in ("stdin", "stdout", "stderr"))
