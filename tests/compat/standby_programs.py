@@ -110,6 +110,7 @@ PROGRAMS = {
     "list_no_terminal": Program(),
     "list_printed_twice": named("looker", LOOKER, doubled=("before",)),
     "list_times_of_imports": Program(),
+    "list_loaded_is_not_collected": Program(),
     "list_environment_in_c": named("reads_in_c"),
     # The packages of the list.
     "real_ddp": Program(needs=("torch",)),
