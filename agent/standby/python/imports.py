@@ -15,6 +15,7 @@ DOINGS = {
     "copies": "looks at all variables of the environment",
     "asks for its process id": "asks for its process id",
     "makes a lock": "makes a lock or a queue of multiprocessing",
+    "registers for forks": "registers a function for forks",
     "starts a process": "starts a process, which gets all variables of the environment",
 }
 # What a worker has and the zygote has not: a module that reads one while it is imported would miss it.
@@ -38,11 +39,12 @@ class Unit:
 
     def __init__(self, name, request):
         self.name, self.request = name, request
-        self.modules, self.files, self.has_library = {}, {}, False
+        self.modules, self.specs, self.files, self.has_library = {}, {}, {}, False
         self.needs = set()    # units
         self.reads = set()    # names of variables
         self.does = set()     # names in DOINGS
         self.missing = set()  # modules that it looked for
+        self.registered = []  # (atexit.register or the like, its arguments): called when the program imports the package
         self.printed = [b"", b""]
         self.left = {}        # state.changes(), without the lists
         self.lists = {}       # {part: (what it put before what was there, and behind it)}
@@ -101,10 +103,12 @@ class Loading:
         return self._stack[-1]
 
     def __enter__(self):
+        import atexit
         import importlib.util
         import multiprocessing.synchronize
         import random
         import subprocess
+        import threading
         import uuid
         self._at_first = set(sys.modules)
         self._variables = os.environ._data
@@ -118,6 +122,11 @@ class Loading:
                                     (os, "posix_spawnp", "starts a process"), (subprocess, "_fork_exec", "starts a process")):
             if hasattr(module, name):
                 self._replace(module, name, self._noting(getattr(module, name), doing))
+        self._replace(os, "register_at_fork", self._of_package(os.register_at_fork, self._registering_for_forks))
+        for module, name in ((atexit, "register"), (threading, "_register_atexit")):
+            if hasattr(module, name):
+                self._replace(module, name, self._of_package(getattr(module, name), self._registering))
+        self._replace(atexit, "unregister", self._of_package(atexit.unregister, self._unregistering))
         self._replace(builtins, "__import__", self._importing(builtins.__import__))
         self._finders = sys.meta_path[:]
         sys.meta_path[:] = [self, *self._finders, _Missing(self)]
@@ -139,6 +148,7 @@ class Loading:
             os.close(saved)
             os.close(file)
         sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self and type(finder) is not _Missing]
+        own = {id(vars(module)[name]): (vars(module)[name], value) for module, name, value in self._taken_back}
         for module, name, value in reversed(self._taken_back):
             setattr(module, name, value)
         for environment in (os.environ, os.environb):
@@ -146,6 +156,12 @@ class Loading:
         self._variables.clear()
         self._variables.update(dict.items(self._recorded))
         self._assign_modules()
+        # A module may have what was replaced under names of its own.
+        for unit in self.units:
+            for module in unit.modules.values():
+                for name, value in list(vars(module).items()):
+                    if id(value) in own:
+                        setattr(module, name, own[id(value)][1])
         if self.units:  # the last one has asked for the others
             self.units[-1].left.update(self._state.changes(self._others, self._state.attributes_of(self._before)))
 
@@ -156,11 +172,37 @@ class Loading:
     def _noting(self, function, doing):
         def called(*arguments, **named):
             is_seeded = function.__name__ == "seed" and (len(arguments) > 1 and arguments[1] is not None or named.get("a"))
-            if not is_seeded:
+            if self._stack and not is_seeded:
                 self._note(doing)
             return function(*arguments, **named)
         called.__name__ = function.__name__
         return called
+
+    def _of_package(self, function, instead):
+        """Calls `instead`, whose first two arguments are the unit and the function, where a package's own code calls. A module
+        of the standard library, which stays visible, calls the function itself."""
+        def called(*arguments, **named):
+            name = sys._getframe(1).f_globals.get("__name__") or ""
+            if not self._stack or is_of_standard_library(name):
+                return function(*arguments, **named)
+            return instead(self._by_name.get(top(name), self.unit()), function, *arguments, **named)
+        called.__name__ = function.__name__
+        return called
+
+    @staticmethod
+    def _registering(unit, function, registered, *arguments, **named):
+        unit.registered.append((function, registered, arguments, named))
+        return registered
+
+    def _unregistering(self, _, function, registered):
+        for unit in self._by_name.values():
+            unit.registered[:] = [each for each in unit.registered if each[1] != registered]
+        function(registered)
+
+    @staticmethod
+    def _registering_for_forks(unit, function, **named):
+        unit.does.add("registers for forks")
+        function(**named)
 
     def _note(self, doing):
         """The package whose code calls has done it, by whatever way through the standard library."""
@@ -260,7 +302,7 @@ class Loading:
                     continue  # such as Cython's, which no package imports by its name
                 unit = self._by_name[top(name)] = Unit(top(name), self._request)
                 self.units.insert(0, unit)
-            unit.modules[name] = module
+            unit.modules[name], unit.specs[name] = module, spec
             origin = getattr(spec, "origin", None)
             if origin and os.path.isabs(origin):
                 unit.files[origin] = stamp(origin)

@@ -82,7 +82,7 @@ _NOTHING_OF_THE_PROGRAM = ("logging", "signals", "numpy", "torch")
 _OF_LIGHTNING = dict(versions=(2,), variables=("PL_", "LIGHTNING_", "SLURM_", "JSM_"), reads=("RANK", "LOCAL_RANK"),
                      renew=_of_lightning)
 PACKAGES = {
-    "torch": Package((2,), ("TORCH_", "TORCHDYNAMO_", "TORCHINDUCTOR_", "PYTORCH_", "TRITON_"), ("draws",), (), _NOTHING_OF_THE_PROGRAM, _of_torch),
+    "torch": Package((2,), ("TORCH_", "TORCHDYNAMO_", "TORCHINDUCTOR_", "PYTORCH_", "TRITON_"), ("draws", "registers for forks"), (), _NOTHING_OF_THE_PROGRAM, _of_torch),
     "numpy": Package((1, 2), ("NPY_", "NUMPY_"), ("draws",), (), _NOTHING_OF_THE_PROGRAM, _of_numpy),
     "tqdm": Package((4,), ("TQDM_",), ("copies",), (), _NOTHING_OF_THE_PROGRAM),
     "transformers": Package((5,), ("HF_", "TRANSFORMERS_", "TOKENIZERS_", "RAYON_"), ("draws",), (), ("signals",),
@@ -93,11 +93,14 @@ PACKAGES = {
     # What these import. datasets is not imported for its own sake: pyarrow starts a thread then.
     "datasets": Package(variables=("HF_", "ARROW_"), does=("draws",), renew=_of_datasets),
     "sympy": Package(does=("draws",), renew=_of_sympy),
-    "fsspec": Package(variables=("FSSPEC_",), does=("copies", "asks for its process id")),  # it compares the id before use
-    "filelock": Package(does=("asks for its process id",)),  # made anew by its own handler of forks
+    # It compares the id before use. What it registers makes locks and a list anew.
+    "fsspec": Package(variables=("FSSPEC_",), does=("copies", "asks for its process id", "registers for forks")),
+    "filelock": Package(does=("asks for its process id", "registers for forks")),  # made anew by what it registers
     "psutil": Package(does=("asks for its process id",)),    # for a look into /proc
     "multiprocess": Package(does=("draws",), renew=_of_multiprocess),
-    "joblib": Package(variables=("JOBLIB_", "LOKY_"), does=("makes a lock",)),  # a trial, that it drops
+    # The lock is a trial, that it drops. What it registers forgets a process that it has not started.
+    "joblib": Package(variables=("JOBLIB_", "LOKY_"), does=("makes a lock", "registers for forks")),
+    "huggingface_hub": Package(does=("registers for forks",)),  # closes connections that it has not opened
     "lightning_fabric": Package(**{**_OF_LIGHTNING, "versions": ()}),
     "scipy": Package(does=("draws",)),  # for examples in texts
     "rich": Package(does=("draws from shared",), renew=_of_rich),

@@ -22,6 +22,7 @@ _PREPARE, _FORK, _BECOME = 16, 17, 18
 _HAS_LINK, _HAS_MIRROR, _HAS_SNAPSHOT = 1, 2, 4
 _IS_IN_CONTROL_GROUP = 1
 _TEXT_MAX = 60_000
+_PR_SET_PDEATHSIG = 1
 
 # Libraries in C read these while they are loaded, which nobody sees.
 _READ_IN_C = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "GOTO_", "BLIS_", "VECLIB_", "LD_", "MALLOC_", "GLIBC_",
@@ -189,10 +190,56 @@ class _Request:
         return left_out if self.is_named else []
 
 
+_SET_BY_IMPORT = ("__spec__", "__loader__", "__package__", "__path__", "__file__", "__cached__")
+
+
+class _Loader:
+    """The loader of a module that is there already. It has what the module's own loader has, for a program that looks at a
+    package before it imports it."""
+
+    def __init__(self, preloaded, unit, name):
+        self._preloaded, self._unit = preloaded, unit
+        self._module, self._spec = unit.modules[name], unit.specs[name]
+        self._own = getattr(self._spec, "loader", None)
+
+    __class__ = property(lambda self: _Loader if self._own is None else type(self._own))
+
+    def __getattr__(self, name):
+        return getattr(object.__getattribute__(self, "_own"), name)
+
+    def create_module(self, spec):
+        self._preloaded.show(self._unit)
+        self._before = {name: value for name, value in vars(self._module).items() if name in _SET_BY_IMPORT}
+        return self._module
+
+    def exec_module(self, module):
+        """Takes back what the interpreter has set."""
+        for name in _SET_BY_IMPORT:
+            if name in self._before:
+                setattr(module, name, self._before[name])
+            elif name in vars(module):
+                delattr(module, name)
+        module.__spec__ = self._spec
+        self._preloaded.withdraw()
+
+
+def _frames(frame):
+    while frame:
+        yield frame
+        frame = frame.f_back
+
+
 class _Preloaded:
-    """The modules that the zygote has imported, and what they depend on. First on sys.meta_path of a standby."""
+    """The modules that the zygote has imported, and what they depend on. First on sys.meta_path of a standby.
+
+    Threads may import at the same time. Each shows what it needs under the lock, and a package's modules appear when all
+    that belongs to them is in its place. A thread may have begun to import a module that appears then, because a module of
+    a second thread needs it. Until that import ends, the module has the spec that find_spec() has given: with its own spec,
+    the interpreter would load it again."""
 
     def __init__(self):
+        import _thread
+        self._lock = _thread.RLock()
         self._path = list(sys.path)
         self._requests, self._units = [], []
         self._unit_of, self._shown = {}, set()
@@ -298,26 +345,22 @@ class _Preloaded:
     # As a finder: the program looks for something that is not there.
     def find_spec(self, name, path=None, target=None):
         unit = self._unit_of.get(name)
-        if unit is None or unit in self._shown:
+        if unit is None or target is not None:  # importlib.reload() has a target
             return None
-        from importlib.machinery import ModuleSpec
-        spec = ModuleSpec(name, self)
-        if original := getattr(unit.modules[name], "__spec__", None):
-            spec.origin, spec.has_location = original.origin, original.has_location
-            spec.submodule_search_locations = original.submodule_search_locations
-        return spec
-
-    # As a loader: the module is there already, and so is its spec.
-    def create_module(self, spec):
-        unit = self._unit_of[spec.name]
-        if unit not in self._shown:
-            self._show(unit)
-        module = unit.modules[spec.name]
-        self._spec = getattr(module, "__spec__", None)
-        return module
-
-    def exec_module(self, module):
-        module.__spec__ = self._spec
+        is_import = any(frame.f_code.co_name == "_find_and_load_unlocked" and frame.f_locals.get("name") == name
+                        for frame in _frames(sys._getframe(1)))
+        with self._lock:
+            module = unit.modules[name]
+            if unit in self._shown and not (is_import and sys.modules.get(name) is module):
+                return None
+            from importlib.machinery import ModuleSpec
+            spec = ModuleSpec(name, _Loader(self, unit, name))
+            if original := unit.specs[name]:
+                spec.origin, spec.has_location, spec.cached = original.origin, original.has_location, original.cached
+                spec.submodule_search_locations = original.submodule_search_locations
+            if is_import:
+                module.__spec__ = spec
+            return spec
 
     def hidden_by_program(self):
         """A module of the program's folder that it would get instead of one of the standard library that is there."""
@@ -333,6 +376,22 @@ class _Preloaded:
                 waiting += each.needs
         return [each for each in self._units if each in found]
 
+    def show(self, unit):
+        with self._lock:
+            if unit not in self._shown:  # another thread may have shown it meanwhile
+                self._show(unit)
+
+    def withdraw(self):
+        """Leaves sys.meta_path when there is nothing left to show. A thread that has looked for a module before it was
+        there, and has not come to this finder yet, would find a second one then; its own import calls this again."""
+        with self._lock:
+            if len(self._shown) < len(self._units) or self not in sys.meta_path:
+                return
+            import _thread
+            others = (frame for thread, frame in sys._current_frames().items() if thread != _thread.get_ident())
+            if not any(frame.f_code.co_name == "_find_and_load" for other in others for frame in _frames(other)):
+                sys.meta_path.remove(self)
+
     def _show(self, wanted):
         units = self._closure(wanted)
         if problem := self._why_not(units, wanted):
@@ -340,11 +399,12 @@ class _Preloaded:
             self.at_start.start_anew(self._requests[unit.request].name, why)
         for unit in units:
             self._show_one(unit)
+        for unit in units:
+            sys.modules.update(unit.modules)
         shown = {name: module for unit in self._shown for name, module in unit.modules.items()}
         self._expected.update({key: value for key, value in state.settings_of_libraries(shown).items()
                                if key not in self._expected})
         if len(self._shown) == len(self._units):
-            sys.meta_path.remove(self)
             self.at_start.close()
         for install in [getattr(finder, "install_hooks", None) for finder in sys.meta_path]:
             if install:
@@ -352,7 +412,6 @@ class _Preloaded:
 
     def _show_one(self, unit):
         self._shown.add(unit)
-        sys.modules.update(unit.modules)
         for key, (_, after) in unit.left.items():
             state.put(key, after)
             if key in self._attributes:
@@ -362,6 +421,8 @@ class _Preloaded:
         for part, (front, behind) in unit.lists.items():
             state.add(part, front, behind)
             self._expected[part, ""] = state.left_of(part)
+        for function, registered, arguments, named in unit.registered:
+            function(registered, *arguments, **named)
         package = packages.PACKAGES.get(unit.name)
         if package and package.renew:
             package.renew(unit.modules)
@@ -497,11 +558,12 @@ class _AtStart:
             # Python ignores these two, which exec would keep.
             if signal.getsignal(number) == signal.SIG_IGN and (
                     number not in self._ignored or number in (signal.SIGPIPE, signal.SIGXFSZ)):
-                signal.signal(number, signal.SIG_DFL)
+                _library().signal(number, None)  # SIG_DFL; signal.signal() is for the main thread alone
         signal.pthread_sigmask(signal.SIG_SETMASK, self._blocked)
         os.umask(self._umask)
         os.chdir(self._folder)
         os.sched_setaffinity(0, self._processors)
+        _library().prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # each thread has one of its own
         program = sys.orig_argv[0]
         os.execve(program if "/" in program else sys.executable, sys.orig_argv, environment)
 
@@ -601,7 +663,7 @@ class _Zygote:
     def _wait(self, agent, control_group):
         import signal
         os.setsid()
-        _library().prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+        _library().prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != self._agent_pid:
             os._exit(0)
         agent.send(_HELLO, flags=_IS_IN_CONTROL_GROUP if self._enter(control_group) else 0)
@@ -704,7 +766,7 @@ def _rename(scope):
     for each in scope.values():
         if isinstance(each, type) and each.__module__ == __name__:
             _rename(vars(each))
-        each = getattr(each, "__func__", each)
+        each = getattr(each, "__func__", getattr(each, "fget", each))
         if getattr(each, "__module__", None) == __name__ and hasattr(each, "__code__"):
             each.__code__ = _in_no_file(each.__code__)
 

@@ -98,7 +98,7 @@ def changed_attributes(expected):
 
 def left():
     """What an import may leave besides attributes, and put() can take away."""
-    found = {("variable", os.fsdecode(name)): value for name, value in dict.items(os.environ._data)}
+    found = {("variable", os.fsdecode(name)): value for name, value in list(dict.items(os.environ._data))}
     if logging := sys.modules.get("logging"):
         found["logging", ""] = _logger(logging.root)
         found.update((("logger", name), _logger(logger)) for name, logger in list(logging.root.manager.loggerDict.items()))
@@ -120,6 +120,7 @@ def seen():
     found = {("process", "the current folder"): folder,
              ("process", "the set of processors"): os.sched_getaffinity(0),
              ("process", "the limit of recursion"): sys.getrecursionlimit(),
+             ("process", "the flags of dlopen"): sys.getdlopenflags(),
              ("process", "the locale"): _locale.setlocale(_locale.LC_ALL),
              ("process", "sys.path_hooks"): tuple(sys.path_hooks)}
     found.update((("process", "sys." + name), getattr(sys, name, None)) for name in ("stdin", "stdout", "stderr"))

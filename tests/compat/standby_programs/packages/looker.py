@@ -7,6 +7,7 @@ import warnings
 import torch
 cwd, stdout, excepthook, repr_of = os.getcwd(), sys.stdout, sys.excepthook, builtins.repr
 dtype, variable = torch.get_default_dtype(), os.environ.get("LOOKER")
+dlopen_flags = sys.getdlopenflags()
 root = logging.root.level, len(logging.root.handlers)
 try:
     import optional
