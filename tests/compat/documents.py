@@ -108,7 +108,7 @@ def shape(text, folder):
         text = text.replace(variable, "…")
     text = re.sub(r"(host +)\S+,", r"\1…,", text).replace("/srv/job", "…")
     text = re.sub(r"\d+(\.\d+)?", "0", text)
-    text = re.sub(r"\b0 (ms|s)\b", "0 s", text)
+    text = re.sub(r"\b(0 h )?(0 min )?0 (ms|s)\b", "0 s", text)
     text = re.sub(r", 0 s for 0 steps? again", "", text)  # none or some
     text = re.sub(r"\b0 steps? repeated", "0 steps repeated", text)
     text = re.sub(r"\brunning, (collective|joining)\b", "running", text)  # one moment or another

@@ -7,7 +7,7 @@
 //
 // The rank also dies where a test says (death.h): "batch" is between two steps, "forward" in a step, before the forward.
 //
-// The linker leads the program's calls of three functions of worker_lib here (--wrap), by their symbols; so the example
+// The linker leads the program's calls of four functions of worker_lib here (--wrap), by their symbols; so the example
 // itself has nothing for tests.
 #include <algorithm>
 #include <cstdint>
@@ -19,23 +19,26 @@
 #include <string>
 #include <vector>
 
+#include "ddprun/checkpoint.h"
 #include "ddprun/context.h"
 #include "ddprun/ddp.h"
 #include "ddprun/error.h"
 #include "ddprun/sampler.h"
 #include "tests/support/death.h"
 
-// tests/support/CMakeLists.txt has the same three names.
+// tests/support/CMakeLists.txt has the same four names.
 #define DDPRUN_PROGRESS \
   "_ZN6ddprun7Context8progressEllSt4spanIKNS_13ProgressValueELm18446744073709551615EE"
 #define DDPRUN_NEXT "_ZN6ddprun18DistributedSampler4nextEm"
 #define DDPRUN_FORWARD "_ZN6ddprun15GradientReducer14before_forwardEv"
+#define DDPRUN_RESUME "_ZN6ddprun12Checkpointer6resumeERKNS_10BareModuleERN5torch5optim9OptimizerE"
 
 namespace ddprun::test {
 namespace {
 
 using Values = std::span<const ProgressValue>;
 using Batch = std::optional<std::vector<std::size_t>>;
+using Position = std::optional<TrainingPosition>;
 
 struct Close {
   void operator()(std::FILE* file) const { std::fclose(file); }
@@ -52,7 +55,7 @@ File file_of_rank(const char* variable, int rank) {
   return file;
 }
 
-std::int64_t last_step = 0;      // that the program has reported
+std::int64_t last_step = 0;      // that the program has reported, or resumed from
 std::int64_t batches_begun = 0;  // in this process, for a program that reports no steps
 
 }  // namespace
@@ -66,6 +69,10 @@ Batch real_next(DistributedSampler* self, std::size_t batch_size) asm("__real_" 
 Batch wrapped_next(DistributedSampler* self, std::size_t batch_size) asm("__wrap_" DDPRUN_NEXT);
 void real_forward(GradientReducer* self) asm("__real_" DDPRUN_FORWARD);
 void wrapped_forward(GradientReducer* self) asm("__wrap_" DDPRUN_FORWARD);
+Position real_resume(Checkpointer* self, const BareModule& model,
+                     torch::optim::Optimizer& optimizer) asm("__real_" DDPRUN_RESUME);
+Position wrapped_resume(Checkpointer* self, const BareModule& model,
+                        torch::optim::Optimizer& optimizer) asm("__wrap_" DDPRUN_RESUME);
 
 void wrapped_progress(Context* self, std::int64_t step, std::int64_t total, Values values) {
   static const File losses = file_of_rank("DDPRUN_RECORD_LOSSES", self->rank());
@@ -93,6 +100,13 @@ Batch wrapped_next(DistributedSampler* self, std::size_t batch_size) {
   death::at_step(std::max(last_step + 1, ++batches_begun));
   death::reach("batch");
   return batch;
+}
+
+Position wrapped_resume(Checkpointer* self, const BareModule& model,
+                        torch::optim::Optimizer& optimizer) {
+  Position position = real_resume(self, model, optimizer);
+  if (position) last_step = position->step;
+  return position;
 }
 
 void wrapped_forward(GradientReducer* self) {

@@ -204,7 +204,6 @@ class Training {
   std::optional<double> run_epoch() {
     const auto begun = std::chrono::steady_clock::now();
     sampler_.set_epoch(at_.epoch, at_.consumed);
-    context_.progress(at_.step, total_steps());  // where a resumed training goes on
     const std::string name =
         "epoch " + std::to_string(at_.epoch + 1) + "/" + std::to_string(settings_.epochs);
     const std::int64_t consumed_before = at_.consumed;
