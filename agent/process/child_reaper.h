@@ -21,7 +21,6 @@
 #include <string_view>
 #include <vector>
 
-#include "rendezvous/common/loop/timer.h"
 #include "agent/output/log.h"
 #include "agent/process/control_group.h"
 #include "agent/process/keeper.h"
