@@ -22,17 +22,14 @@ DDPRUN = Path(sys.argv.pop(1)).resolve()
 SOURCE = Path(__file__).resolve().parents[2]
 LIMIT_S = 300
 
-MODELS = '''
+# How both programs begin.
+BEGINS = '''
 import hashlib, json, os, pathlib, signal, sys
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.optim import ZeroRedundancyOptimizer
-from torch.nn.parallel import DistributedDataParallel
-from torch.optim.lr_scheduler import StepLR
-from torch.optim.swa_utils import AveragedModel
 import ddprun
 
 folder, dies = pathlib.Path(sys.argv[1]), sys.argv[2] == "dies"
@@ -41,6 +38,13 @@ dist.init_process_group("gloo")
 rank, world_size = dist.get_rank(), dist.get_world_size()
 round_number = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
 torch.manual_seed(7)
+'''
+
+MODELS = BEGINS + '''
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim.lr_scheduler import StepLR
+from torch.optim.swa_utils import AveragedModel
 
 
 def net():
@@ -145,22 +149,8 @@ dist.destroy_process_group()
 '''
 
 # A model of FSDP2 in a loop of recoverable(), whose ranks all die in the middle of the second epoch.
-SHARDED = '''
-import hashlib, json, os, pathlib, signal, sys
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+SHARDED = BEGINS + '''
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
-import ddprun
-
-folder, dies = pathlib.Path(sys.argv[1]), sys.argv[2] == "dies"
-torch.set_num_threads(1)
-dist.init_process_group("gloo")
-rank, world_size = dist.get_rank(), dist.get_world_size()
-round_number = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
-torch.manual_seed(7)
 model = nn.Sequential(nn.Linear(8, 15), nn.BatchNorm1d(15), nn.ReLU(), nn.Dropout(0.2), nn.Linear(15, 8))
 mesh = init_device_mesh("cpu", (world_size // 2, 2), mesh_dim_names=("copies", "parts")) if world_size == 4 else (
     init_device_mesh("cpu", (world_size,)))

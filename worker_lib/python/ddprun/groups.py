@@ -217,7 +217,7 @@ class Groups:
     def made_again(self, generation, is_outdated):
         """For the time in which the group is made: gives its _Making. What that does ends with an exception when a newer
         generation begins, before which `is_outdated` becomes true."""
-        c10d, timeout = self.c10d, self._timeout
+        c10d = self.c10d
         self.shut(generation)
         if self.nccl is not None:
             self.await_device()
@@ -233,7 +233,6 @@ class Groups:
             yield _Making(self, self._store("generation", str(generation)), is_outdated)
         finally:
             self._before = None
-            self._timeout = timeout
 
     def await_device(self):
         """Until all that is queued there is done."""
@@ -259,10 +258,12 @@ class Groups:
                 from ddprun import nccl
                 stack.enter_context(nccl.variables())
                 options["device_id"] = self._device  # the communicator is made here and not with the first call
-            c10d.init_process_group(self._backend, store=store, rank=self.rank, world_size=self.world_size, timeout=FORMING_LIMIT,
-                                    **options)
-        sys.excepthook = hook  # was wrapped once more
-        self._timeout = timeout
+            try:
+                c10d.init_process_group(self._backend, store=store, rank=self.rank, world_size=self.world_size,
+                                        timeout=FORMING_LIMIT, **options)
+            finally:
+                self._timeout = timeout
+                sys.excepthook = hook  # was wrapped once more
         group = c10d._get_default_group()
         if self.is_nccl:
             self.nccl = nccl.Communicator(group._get_backend(self._device))

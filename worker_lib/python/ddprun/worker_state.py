@@ -482,7 +482,7 @@ def _empty(form, parameter):
         return torch.empty_like(meta, device="cpu")
     local = torch.empty_like(meta, device=parameter.device)
     return type(parameter.detach()).from_local(local, parameter.device_mesh, parameter.placements, shape=parameter.shape,
-                                      stride=parameter.stride())
+                                               stride=parameter.stride())
 
 
 def _pieces_of(tensors):
