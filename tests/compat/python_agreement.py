@@ -18,7 +18,7 @@ from pathlib import Path
 DDPRUN, DDPCTL = (Path(sys.argv.pop(1)).resolve() for _ in range(2))
 SOURCE = Path(__file__).resolve().parents[2]
 STEPS, KILLED_AT = 24, 12
-LIMIT_S = 120
+LIMIT_S = 600
 
 # What each kind of training is made of, before and in its loop. `go()` waits for the kill at one step.
 PROGRAM = '''

@@ -127,14 +127,14 @@ class Replaced(python_replace.Replaced):
     test_accumulation_amp_and_processes_that_load = test_a_second_death_during_recovery = test_600_kills = None
 
     def test_three_ranks_end_with_the_bits_of_an_undisturbed_run(self):
-        self.disturb(3, {}, 5, seed=1)
+        self.disturb(3, {}, 4, seed=1)
 
     def test_accumulation_amp_processes_that_load_and_a_group_of_both_backends(self):
         self.disturb(2, {"samples": 480, "workers": 2, "per_step": 3, "amp": True, "set_to_none": False,
-                         "backend": "cpu:gloo,cuda:nccl"}, 3, seed=2)
+                         "backend": "cpu:gloo,cuda:nccl"}, 2, seed=2)
 
     def test_the_old_communicators_are_freed_later(self):
-        self.disturb(3, {"variables": {"DDPRUN_NCCL_FREE_LATER": "1"}, "sync_batch_norm": True}, 4, seed=3)
+        self.disturb(3, {"variables": {"DDPRUN_NCCL_FREE_LATER": "1"}, "sync_batch_norm": True}, 3, seed=3)
 
     def test_a_peers_death_is_noticed_as_over_sockets(self):
         """PyTorch's watchdog, which ends a process for that, does not end the survivors."""

@@ -17,7 +17,7 @@ import tempfile
 import time
 
 RANKS = 2
-LIMIT_S = 240
+LIMIT_S = 600
 EXAMPLES = {
     "accumulate": [],
     "mixed_precision": [],

@@ -16,7 +16,7 @@ import time
 
 HERE = pathlib.Path(__file__).resolve().parent / "standby_programs"
 PACKAGES = HERE / "packages"
-LIMIT_S = 240
+LIMIT_S = 600
 
 
 class Program:

@@ -14,7 +14,6 @@ NCCL when the connections over which its ranks meet are.
 
 import contextlib
 import ctypes
-import datetime
 import functools
 import os
 import socket
@@ -22,8 +21,6 @@ import stat
 import sys
 import threading
 import time
-
-FORMING_LIMIT = datetime.timedelta(seconds=10)  # for a group whose ranks are all there
 
 NONE_IS_LEFT = 1 << 32  # above every generation: the group is not made again
 
@@ -249,8 +246,8 @@ class Groups:
                 communicator.free()
 
     def form(self, store):
-        """The group of all ranks, who come to it now."""
-        c10d, timeout, hook = self.c10d, self._timeout, sys.excepthook
+        """The group of all ranks, which come to it now. If one does not, the agent ends the round (replace_timeout)."""
+        c10d, hook = self.c10d, sys.excepthook
         c10d._world.group_count = 0  # the group's name is a part of its keys, and one that was not made has a number, too
         options = {}
         with contextlib.ExitStack() as stack:
@@ -260,15 +257,12 @@ class Groups:
                 options["device_id"] = self._device  # the communicator is made here and not with the first call
             try:
                 c10d.init_process_group(self._backend, store=store, rank=self.rank, world_size=self.world_size,
-                                        timeout=FORMING_LIMIT, **options)
+                                        timeout=self._timeout, **options)
             finally:
-                self._timeout = timeout
                 sys.excepthook = hook  # was wrapped once more
         group = c10d._get_default_group()
         if self.is_nccl:
             self.nccl = nccl.Communicator(group._get_backend(self._device))
-        set_timeout = getattr(c10d, "set_timeout", None) or c10d._set_pg_timeout  # which PyTorch 2.15 says is deprecated
-        set_timeout(timeout, group)
         return group
 
     def hide(self):
@@ -344,7 +338,6 @@ class _Making:
         """What each rank says, when all have come."""
         words = _ask_all(self._store, self._groups.rank, self._groups.world_size, word)
         self._check()
-        self._store.set_timeout(FORMING_LIMIT)
         return words
 
     def check_results(self):

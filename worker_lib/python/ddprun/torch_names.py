@@ -49,7 +49,6 @@ OPTIONAL = {
     "_optimizer_step_post_hooks": "of an optimizer: recovery.py refuses one that has not called PyTorch's constructor",
     "_orig_mod": "of a compiled model: recovery.py refuses it by name",
     "_per_optimizer_states": "of a GradScaler: worker_state.py forgets what belongs to a step that is made again",
-    "_set_pg_timeout": "of distributed_c10d, before set_timeout() was public: groups.py",
     "_generate_state": "of torch.utils.data._utils.worker: loading.py seeds the loader's processes as PyTorch does",
     "_get_default_store": "of distributed_c10d: keeping.py compares what ranks keep",
     "_comm_ptr": "of a backend of NCCL: nccl.py ends the calls of its communicator",
