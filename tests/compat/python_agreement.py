@@ -347,6 +347,12 @@ class Named(Trainings):
         self.assert_named(program(PLAIN + "class Average:\n    pass\nits = Average()\nits.model = copy.deepcopy(model)\n"),
                           r"its.model is a model \(Sequential\) that recoverable\(\) was not given")
 
+    def test_an_average_in_a_dictionary(self):
+        self.assert_named(program(
+            PLAIN + "shadow = {name: each.detach().clone() for name, each in model.named_parameters()}\n",
+            last="[shadow[name].lerp_(each.detach(), 0.5) for name, each in model.named_parameters()]"),
+            r"train.py:\d+: shadow\['0.bias'\] is <8, checksum \w+> on rank 0 and <8, checksum \w+> on rank 1 .* to the end of this job")
+
     def test_a_second_model_and_optimizer(self):
         self.assert_named(program(PLAIN + "other = DistributedDataParallel(nn.Linear(8, 1))\n"
                                   "its_optimizer = torch.optim.SGD(other.parameters(), 0.1)\n"), "that recoverable\\(\\) was not given")

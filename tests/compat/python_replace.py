@@ -6,6 +6,8 @@ bits of one that nobody disturbed.
 The usual run kills 20 times. With DDPRUN_TEST_FULL=1 it is 600 times: on one node and on two, during a recovery too, with a
 set-up of 10 s and a model of 200 MB among them.
 """
+import contextlib
+import functools
 import json
 import marshal
 import os
@@ -19,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import types
 import unittest
 from pathlib import Path
 
@@ -448,7 +451,6 @@ class Refused(unittest.TestCase):
                 self.assert_said(words)
 
     def test_a_package_of_another_version(self):
-        import contextlib
         import io
         from unittest import mock
         from ddprun import in_place
@@ -943,6 +945,200 @@ class Refused(unittest.TestCase):
                     except ConnectionError:
                         self.optimizer.step()
         self.assert_said("was caught in the step")
+
+    def test_an_error_of_backward_that_is_caught_before_the_agents_word_comes(self):
+        from unittest import mock
+        from ddprun import recovery
+        for is_of_loss, number in ((False, 3), (True, 2)):
+            with self.subTest(is_of_loss=is_of_loss):
+                job, steps = self.join(), []
+                failures = mock.patch.object(job._recovery, "_failures", types.SimpleNamespace(value=job._recovery._failures_before))
+                with failures as its, self.assertRaises(recovery.CannotRecover) if is_of_loss else contextlib.nullcontext():
+                    for step in job.steps([1] * 4):
+                        with step:
+                            self.optimizer.zero_grad()
+                            loss = self.ddp(torch.ones(1, 2)).sum()
+                            if step.number == 2:
+                                self.ddp.module.bias.register_hook(lambda _: 1 / 0)
+                            try:
+                                loss.backward()
+                            except ZeroDivisionError:  # as an error of Gloo is
+                                its.value += is_of_loss
+                            self.optimizer.step()
+                        steps.append(step.number)
+                        if step.number == 2:
+                            break
+                self.assertEqual(len(steps), number)
+                self.assert_said("an error of backward() was caught in the step")
+
+    def test_state_that_was_not_given(self):
+        """In the forms that programs keep it in."""
+        class Average:
+            def __init__(self, model):
+                self.shadow = {name: each.detach().clone() for name, each in model.named_parameters()}
+
+            def state_dict(self):
+                return self.shadow
+
+            def load_state_dict(self, state):
+                self.shadow = state
+
+            def update(self):
+                pass
+
+        class Rate:
+            def __init__(self, optimizer):
+                self.optimizer, self.warmed_up = optimizer, [1]
+
+            state_dict = load_state_dict = Average.update
+
+        def around(average):
+            return lambda: average.update()
+
+        cases = [("its is an object with a state_dict", lambda: Average(self.ddp)),
+                 ("its is an object with a state_dict", lambda: Rate(self.optimizer)),
+                 ("its.average is an object with a state_dict", lambda: around(Average(self.ddp))),
+                 ("its.average is a model", lambda: around(torch.optim.swa_utils.AveragedModel(self.ddp.module))),
+                 ("its.__self__ is an object with a state_dict", lambda: Average(self.ddp).update),
+                 (r"its.args\[0\] is a model", lambda: functools.partial(print, torch.nn.Linear(2, 1))),
+                 (r"its\['one'\] is an optimizer", lambda: {"one": torch.optim.SGD([torch.ones(1)], 1.0)})]
+        for words, make in cases:
+            with self.subTest(words):
+                job = self.join()
+                its = make()
+                self.assertEqual(self.train_beside(job, its), 4)
+                self.assertRegex(self.only_said(), words)
+                job = self.join(unchanged=(its, getattr(its, "__self__", None), *(each.cell_contents for each in getattr(
+                    its, "__closure__", None) or ()), *getattr(its, "args", ()), *(its.values() if isinstance(its, dict) else ())))
+                self.assertEqual((self.train_beside(job, its), self.heard()), (4, []))
+
+    def train_beside(self, job, its):
+        """`its` is a local of the loop's frame."""
+        done = 0
+        for step in job.steps([1] * 4):
+            with step:
+                self.make_step(torch.ones(1, 2))
+            done += 1
+        return done
+
+    def only_said(self):
+        [said] = self.heard()
+        return said
+
+    def test_values_that_a_new_process_has_otherwise(self):
+        """Tensors, also in lists, dicts and attributes, and what a function has from around it."""
+        from ddprun import agreement
+
+        def values(its):
+            return agreement.plain_values([sys._getframe()], [], [], None)
+
+        class Average:
+            def __init__(self, value):
+                self.shadow, self._parts = {"weight": torch.full((2, 2), value)}, [torch.full((3,), value)]
+
+        def counting(value):
+            n = int(value)
+            return lambda: n
+
+        makes = {"its": lambda value: torch.full((2,), value), "its['a']": lambda value: {"a": torch.tensor(value)},
+                 "its[1]": lambda value: [0, torch.full((2,), value)], "its.shadow['weight']": Average, "its._parts[0]": Average,
+                 "its.__self__.shadow['weight']": lambda value: types.MethodType(print, Average(value)), "its.n": counting}
+        for name, make in makes.items():
+            with self.subTest(name):
+                its = [values(make(value)) for value in (1.0, 1.0, 2.0)]
+                [full] = [each for each in its[0] if each.endswith(f" {name}")]
+                self.assertIn(full, agreement.equal_values(its[:2]))
+                self.assertNotIn(full, agreement.equal_values(its))
+                self.assertIn(f"{name} is ", agreement.difference_of_values([full], its, sys._getframe()))
+        logged = [values([1.0, torch.tensor(value)]) for value in (1.0, 2.0)]
+        self.assertEqual([each for each in logged[0] if "its[" in each], [])  # a new process has not logged anything
+
+        class Module(torch.nn.Module):
+            _seen = 0
+        counts = [Module(), Module()]
+        counts[1]._seen = 1
+        its = [agreement.plain_values([], [], [each], None) for each in counts]
+        self.assertIn("model  _seen", its[1])
+
+    def test_orders_and_samples_that_cannot_be_put_back(self):
+        class Own(torch.utils.data.Sampler):
+            def __init__(self):
+                self.rng = random.Random(1)
+
+            def __len__(self):
+                return 4
+
+            def __iter__(self):
+                return iter(self.rng.sample(range(4), 4))
+
+        class Noisy(torch.utils.data.Dataset):
+            def __init__(self):
+                self.transforms = [types.SimpleNamespace(rng=torch.Generator())]
+
+            def __len__(self):
+                return 4
+
+            def __getitem__(self, index):
+                return torch.ones(2)
+
+        class InPlace(torch.utils.data.Sampler):
+            def __init__(self, at_most=2):
+                self.order = list(range(4))
+
+            def __len__(self):
+                return 4
+
+            def __iter__(self):
+                random.shuffle(self.order)
+                return iter(self.order)
+
+        class Carried(InPlace):
+            def state_dict(self):
+                return {"order": list(self.order)}
+
+            def load_state_dict(self, state):
+                self.order = state["order"]
+
+        def epochs(loader, **more):
+            job = self.join(**more)
+            for _ in job.epochs(3):
+                self.assertEqual(self.train(job, loader), 4)
+            return self.heard(), job
+
+        noisy = Noisy()
+        rng = noisy.transforms[0].rng
+        [said], _ = epochs(DataLoader(noisy, sampler=Own()))
+        self.assertRegex(said, r"Own\.rng is a generator .* cannot be put back")
+        [said], _ = epochs(DataLoader(noisy))
+        self.assertRegex(said, r"Noisy\.transforms\[0\]\.rng is a generator .* per_rank")
+        self.assertEqual(epochs(DataLoader(noisy), per_rank={"rng": rng})[0], [])
+        [said], _ = epochs(DataLoader(noisy, num_workers=1), per_rank={"rng": rng})
+        self.assertNotIn("per_rank", said)
+        self.assertEqual(epochs(DataLoader(noisy, num_workers=1), unchanged=(rng,))[0], [])
+
+        del rng
+        random.seed(3)
+        [said], _ = epochs(DataLoader(range(4), sampler=InPlace()))
+        self.assertRegex(said, "its InPlace changes order from one loop to the next")
+        self.assertEqual(epochs(DataLoader(range(4), sampler=Carried()))[0], [])
+        self.assertEqual(epochs(DataLoader(range(4), shuffle=True))[0], [])
+        batches = [1, 2, 3, 4]
+        job = self.join()
+        for _ in job.epochs(2):
+            self.train(job, batches)
+            batches.reverse()
+        self.assertRegex(self.only_said(), "its list of batches has changed")
+
+        job = self.alone()  # a position that could not be gone on from is not given
+        loader = DataLoader(range(4), sampler=InPlace())
+        for epoch in job.epochs(2):
+            for step in job.steps(loader):
+                with step:
+                    pass
+                if epoch == 0:
+                    self.assertTrue(job.position)
+                else:
+                    self.assertRaisesRegex(RuntimeError, "changes order", lambda: job.position)
 
     def test_other_parameters_are_trained_than_at_join(self):
         from ddprun import recovery

@@ -2,9 +2,10 @@
 all that the training's state is made of. Used by ddprun.recovery.
 
 Replicas are compared by what they hold. What they do not hold is looked for: objects with a state that recoverable() was not given,
-and plain values (numbers, strings) of the program that were equal on all ranks when the training began, which a new process
+and values (numbers, strings, tensors) of the program that were equal on all ranks when the training began, which a new process
 has as the set-up has left them."""
 
+import functools
 import random
 import sys
 import types
@@ -18,6 +19,9 @@ _TEXT_MAX = 200  # characters of a value that is told
 # A frame of the program ends here: below it is how Python starts a program.
 _OUTSIDE = ("importlib", "runpy", "ddprun", "_ddprun")
 _SAMPLES_MAX = 1000  # elements of a container that are looked at
+_DEPTH_MAX, _OBJECTS_MAX = 4, 10_000  # of what a loader is made of
+# Attributes that PyTorch gives to objects of the program's classes.
+_OF_TORCH = {*vars(torch.nn.Module()), "_opt_called", "_step_count", "_warned_capturable_if_run_uncaptured", "_zero_grad_profile_name"}
 
 
 def _is_outside(frame):
@@ -39,32 +43,47 @@ def _place(frame):
     return f"{frame.f_code.co_filename.rsplit('/', 1)[-1]}:{frame.f_lineno}"
 
 
-# ---- plain values
+# ---- values
 
 def plain_values(frames, optimizers, modules, loader):
-    """{where it is: value} of numbers and strings that these frames, objects in them, the optimizers, the modules and the loader have."""
+    """{where it is: value} of numbers, strings and tensors that these frames, objects in them, the optimizers, the modules and the
+    loader have. A tensor stands there as a checksum."""
     found = {}
     for depth, frame in enumerate(reversed(frames)):
         function = frame.f_code.co_name
         for name, value in frame.f_locals.items():
-            if not name.startswith("__"):
-                found[f"{depth} {function} {name}"] = _told(value)
-                if not isinstance(value, (list, tuple, set, frozenset, types.ModuleType, type)) and not _is_bar(value):
-                    found.update((f"{depth} {function} {path}", _told(each)) for path, each in _one_level(name, value))
+            if not name.startswith("__") and not isinstance(value, (types.ModuleType, type)) and not _is_bar(value):
+                found.update((f"{depth} {function} {path}", _told(each)) for path, each in _values_in(name, value))
     for each in (loader, getattr(loader, "dataset", None), *loading.samplers_of(loader)[1:]):
         kind = type(each).__name__
-        found.update((f"data {kind} {kind}.{name}", _told(value)) for name, value in getattr(each, "__dict__", {}).items())
+        found.update((f"data {kind} {kind}.{name}", _told(value)) for name, value in getattr(each, "__dict__", {}).items()
+                     if not isinstance(value, torch.Tensor))
     for number, optimizer in enumerate(optimizers):
         of = type(optimizer).__name__ if len(optimizers) == 1 else f"{number}:{type(optimizer).__name__}"
-        for name, value in vars(optimizer).items():
-            if not name.startswith("_"):
-                found[f"optimizer {of} {name}"] = _told(value)
+        found.update((f"optimizer {of} {name}", _told(value)) for name, value in _own_attributes(optimizer))
     for number, module in enumerate(modules):
         for path, each in module.named_modules():
-            for name, value in vars(each).items():
-                if not name.startswith("_"):
-                    found[f"model {path if len(modules) == 1 else f'{number}:{path}'} {name}"] = _told(value)
+            of = path if len(modules) == 1 else f"{number}:{path}"
+            found.update((f"model {of} {name}", _told(value)) for name, value in _own_attributes(each))
     return found
+
+
+def _values_in(name, value):
+    """Of lists only tensors: what a program has collected by then, a new process has not."""
+    for path, each in _reached(name, value):
+        is_in_list = path != name and isinstance(value, (list, tuple, set, frozenset))
+        if not is_in_list or isinstance(each, torch.Tensor) and each.numel() > 1:
+            yield path, each
+        if isinstance(each, (dict, list, tuple)) and each is not value:  # an average in an object
+            yield from ((where, one) for where, one in _one_level(path, each) if isinstance(one, torch.Tensor) and one.numel() > 1)
+
+
+def _own_attributes(value):
+    """What is not PyTorch's."""
+    is_of_torch = type(value).__module__.split(".")[0] == "torch"
+    for name, each in vars(value).items():
+        if not name.startswith("_") or not is_of_torch and name not in _OF_TORCH:
+            yield name, each
 
 
 def locals_among(frames, names):
@@ -83,7 +102,12 @@ def _is_bar(value):
 
 
 def _told(value):
-    return repr(value)[:_TEXT_MAX] if type(value) in _PLAIN else f"a {type(value).__name__}"
+    if type(value) in _PLAIN:
+        return repr(value)[:_TEXT_MAX]
+    if type(value) in (torch.Tensor, torch.nn.Parameter) and value.layout == torch.strided and value.device.type in ("cpu", "cuda"):
+        total, shape, _ = sum_of(value)
+        return f"<{'×'.join(map(str, shape)) or 'a number'}, checksum {total:08x}>"
+    return f"a {type(value).__name__}"
 
 
 def _is_plain(text):
@@ -121,8 +145,8 @@ def difference_of_values(names, of_ranks, frame):
 # ---- objects with a state that were not given
 
 def not_given(frames, given, unchanged, generators):
-    """A sentence on the first object with a state in these frames, their globals, and one level deep in attributes and
-    containers, that is none of `given`; None: there is none.
+    """A sentence on the first object with a state in these frames, their globals, and one level deep in attributes, containers
+    and what a function has from around it, that is none of `given`; None: there is none.
 
     `generators` is a list for a training's steps: a generator of random numbers counts if an earlier call has put it there,
     since one that each step makes anew has no state from step to step."""
@@ -135,7 +159,7 @@ def not_given(frames, given, unchanged, generators):
         for name, value in seen:
             if isinstance(value, (types.ModuleType, type)) or id(value) in known:
                 continue
-            for path, each in [(name, value), *_one_level(name, value)]:
+            for path, each in _reached(name, value):
                 kind = _kind_of(each, known) if id(each) not in known else None
                 if kind is not None and kind.startswith("a generator") and id(each) not in seen_before:
                     generators.append(each)
@@ -159,6 +183,30 @@ def _parts_of(given):
         its = getattr(given, name, None)
         if its is not None and its is not given:
             yield its
+
+
+def _reached(name, value):
+    """(path, object) of a value of the program and of what is one level below it; what a function has from around it, and the
+    object of a method, are as near as the function itself."""
+    near = [(name, value)]
+    if isinstance(value, functools.partial):
+        near += [(f"{name}.{path}", each) for path, each in [*_one_level("args", value.args), *_one_level("keywords", value.keywords)]]
+        value = value.func
+    if isinstance(value, types.MethodType):
+        near.append((f"{name}.__self__", value.__self__))
+    elif isinstance(value, types.FunctionType):
+        near += _around(name, value)
+    for path, each in near:
+        yield path, each
+        yield from _one_level(path, each)
+
+
+def _around(name, function):
+    for variable, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
+        try:
+            yield f"{name}.{variable}", cell.cell_contents
+        except ValueError:  # it has no value yet
+            pass
 
 
 def _one_level(name, value):
@@ -195,7 +243,17 @@ def _kind_of(value, known):
     numpy = sys.modules.get("numpy.random")
     if numpy is not None and isinstance(value, (numpy.Generator, numpy.RandomState)):
         return f"a generator of random numbers (numpy.random.{type(value).__name__})"
+    if all(callable(getattr(type(value), name, None)) for name in ("state_dict", "load_state_dict")) and not _is_data(value):
+        # Of one that has nothing but given objects and plain values, these are compared.
+        its = getattr(value, "__dict__", {}).values()
+        return None if its and all(id(each) in known or type(each) in _PLAIN for each in its) else (
+            f"an object with a state_dict() ({type(value).__name__})")
     return None
+
+
+def _is_data(value):
+    return type(value).__module__.split(".")[0] == "ddprun" or isinstance(
+        value, (torch.utils.data.DataLoader, torch.utils.data.Dataset, torch.utils.data.Sampler))
 
 
 def _has_no_own(module, known):
@@ -214,6 +272,49 @@ def tensors_in_attributes(optimizer):
             if isinstance(each, torch.Tensor) or isinstance(each, (list, tuple)) and any(isinstance(one, torch.Tensor) for one in each):
                 return name
     return None
+
+
+def generator_of_data(loader, given, unchanged):
+    """A sentence on a generator that the order of a loader or its samples are drawn from, and that a new process has as the set-up
+    has left it; None: there is none."""
+    is_static = {id(each) for each in unchanged}
+    carried = {id(each) for each in loading.generators_of(loader)}
+    orders = [each for each in loading.samplers_of(loader) if not isinstance(each, (torch.utils.data.DataLoader, list, tuple, range))]
+    for path, each, kind in _generators_within(orders, skips=torch.utils.data.Dataset):
+        if id(each) not in carried and id(each) not in is_static:
+            return (f"{path} is {kind}, and where the order of the batches has got to in it cannot be put back: let the order come from an "
+                    "attribute `generator` (a torch.Generator), or put it into unchanged=(…) if no order is drawn from it")
+    in_processes = getattr(loader, "num_workers", 0) > 0
+    put_back = set() if in_processes else {id(each) for each in given}
+    for path, each, kind in _generators_within([getattr(loader, name, None) for name in ("dataset", "collate_fn")], skips=()):
+        if id(each) not in put_back and id(each) not in is_static:
+            way = "" if in_processes else "give it in per_rank={…}, "
+            return (f"{path} is {kind}, and samples are drawn from it: draw from the generators of PyTorch, Python and NumPy themselves, {way}"
+                    "or put it into unchanged=(…) if training draws nothing from it")
+    return None
+
+
+def _generators_within(roots, skips):
+    """(path, generator, its kind) of those that these objects are made of."""
+    waiting = [(type(each).__name__, each, 0) for each in roots if each is not None]
+    seen = set()
+    while waiting and len(seen) < _OBJECTS_MAX:
+        path, value, depth = waiting.pop(0)
+        if id(value) in seen or isinstance(value, (types.ModuleType, type, torch.Tensor, *_PLAIN)):
+            continue
+        seen.add(id(value))
+        kind = _kind_of(value, ())
+        if kind is not None and kind.startswith("a generator"):
+            yield path, value, kind
+        elif depth < _DEPTH_MAX and not (depth > 0 and isinstance(value, skips)):
+            waiting += [(where, each, depth + 1) for where, each in _made_of(path, value)]
+
+
+def _made_of(path, value):
+    its = [each for each in _reached(path, value) if each[1] is not value]
+    if not its and not isinstance(value, torch.nn.Module):  # a dataset, a sampler
+        its = [(f"{path}.{name}", each) for name, each in getattr(value, "__dict__", {}).items()]
+    return its
 
 
 # ---- inputs of a step that is made again

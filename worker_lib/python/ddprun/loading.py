@@ -1,6 +1,7 @@
 """Batches of a loader that can be given again: to a step that is made again, and to a process that takes a rank's place,
 which begins in the middle of an epoch. Used by ddprun.training and ddprun.recovery."""
 
+import collections
 import contextlib
 import os
 import pickle
@@ -203,6 +204,41 @@ def how_it_begins(loader, generators):
     """Pickled: all generators, those of the loader's own, and the states or epochs of its samplers."""
     samplers = [_state_of_sampler(each) for each in samplers_of(loader)]
     return pickle.dumps((generators.now(), [each.get_state() for each in generators_of(loader)], samplers))
+
+
+class HiddenState:
+    """What the loaders of a training have and how_it_begins() does not read: a list that a sampler shuffles in place, a counter. Such a
+    state is seen when it has changed from one loop to a later one."""
+
+    def __init__(self):
+        self._at_first = {}  # by id, which nothing else has while the object is here
+
+    def change(self, loader):
+        """What has changed since the first loop over it; None: nothing has."""
+        for each in samplers_of(loader):
+            its = _sums_of_hidden(each)
+            _, before = self._at_first.setdefault(id(each), (each, its))
+            for name, total in its.items():
+                if before.get(name) != total:
+                    what = f"its {type(each).__name__} changes {name}" if name else f"its {type(each).__name__} of batches has changed"
+                    return (f"{what} from one loop to the next, and a new process has what the set-up has left: "
+                            "give it state_dict() and load_state_dict(), or let each loop make its order anew")
+        return None
+
+
+def _sums_of_hidden(each):
+    if isinstance(each, (list, tuple)):
+        return {"": hash(tuple(map(id, each)))}
+    if type(each).__module__.split(".")[0] == "torch" or hasattr(each, "state_dict") and hasattr(each, "load_state_dict"):
+        return {}
+    found = {}
+    for name, value in getattr(each, "__dict__", {}).items():
+        is_value = isinstance(value, (bool, int, float, str, bytes, list, tuple, dict, set, collections.deque, torch.Tensor))
+        if not is_value and type(value).__module__ != "numpy" or name == "epoch" and hasattr(each, "set_epoch"):
+            continue
+        with contextlib.suppress(Exception):  # what cannot be pickled
+            found[name] = hash(pickle.dumps(value))
+    return found
 
 
 def begin_as(loader, generators, began):

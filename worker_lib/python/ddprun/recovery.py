@@ -172,7 +172,7 @@ class Recovery:
         self._states = {}  # the same now
         self._settings = b""  # as they were when the last step was committed
         self._settings_at_entry = b""
-        self._is_in_block = self._has_stepped = self._has_given = self._was_ended = False
+        self._is_in_block = self._has_stepped = self._has_given = self._is_in_backward = self._was_ended = False
         self._is_between = False  # the program runs, behind the block of a step
         self._border = threading.Lock()  # is held where a step ends, so that the listening thread knows on which side of it calls are
         self._stream = self._reduced = None  # over NCCL: the stream of this step, and an event in it
@@ -417,7 +417,7 @@ class Recovery:
         self._settings_at_entry = self._shared.settings()
         self._gives_buffers = [each.require_forward_param_sync for each in self._models]
         self._weights_at_entry = self._shared.version_of_weights()
-        self._has_stepped = self._has_given = False
+        self._has_stepped = self._has_given = self._is_in_backward = False
         if self._inputs_before is None and self._equal_values:
             self._locals_at_entry = agreement.locals_among(agreement.frames_of(frame), self._equal_values)
         if not self._is_usual():
@@ -482,7 +482,8 @@ class Recovery:
     def _refuse_what_is_not_given(self, frame):
         """Before the first two steps; the state of an optimizer is there in the second."""
         frames = agreement.frames_of(frame)
-        why = agreement.not_given(frames, [*self._all_given, self._loader], self._unchanged, self._generators_seen)
+        why = agreement.generator_of_data(self._loader, self._all_given, self._unchanged) or agreement.not_given(
+            frames, [*self._all_given, self._loader], self._unchanged, self._generators_seen)
         for optimizer in self._optimizers:
             name = agreement.tensors_in_attributes(optimizer)
             if why is None and name is not None:
@@ -613,9 +614,15 @@ class Recovery:
                 return
             if not self._has_stepped and self._shared.version_of_weights() != self._weights_at_entry:
                 self._copy_from_now_on("its step changes the weights before a backward()")
-        self._has_given = True
+        self._has_given = self._is_in_backward = True
+        engine = torch.autograd.Variable._execution_engine
+        engine.queue_callback(lambda: engine.queue_callback(self._after_backward))  # behind DDP's, which awaits its reductions
         self._at_effect = self._own.generators.now()
         self._write_effect(self._place.committed, self._place.steps + 1, self._at_effect)
+
+    def _after_backward(self):
+        """Only if it has come to its end without an error."""
+        self._is_in_backward = False
 
     def _before_step(self, *_):
         """Over NCCL, before the optimizer's kernels are queued: the gradients are there, and were given by all ranks, since the
@@ -683,8 +690,8 @@ class Recovery:
         why = self._why_not_commit()
         if why is not None:
             self.refuse(why)
-            if self._was_ended:
-                raise CannotRecover(why)
+            if self._was_ended or self._is_in_backward and self._failures.value != self._failures_before:
+                raise CannotRecover(why)  # what the optimizer has used is not the sum of all ranks
         elif not self._replicas_agreed:
             self._compare_replicas()
         elif (self._place.committed + 1) % _GUARDED_STEPS == 0:
@@ -694,6 +701,8 @@ class Recovery:
     def _why_not_commit(self):
         if self._was_ended:
             return "the error that ends a step in which a rank was lost was caught in the step"
+        if self._is_in_backward:
+            return "an error of backward() was caught in the step"
         if not self._has_stepped and not self._may_skip_steps:
             return "a step was left without its optimizer's step (break, return, continue?)"
         if self._calls.value == self._calls_at_entry and dist.get_world_size() > 1:

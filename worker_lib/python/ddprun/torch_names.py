@@ -31,6 +31,9 @@ NEEDED = {
         "_ddp_init_helper": "likewise",
         "_get_ddp_logging_data": "worker_state.py reads the buckets that a reducer has arranged",
     },
+    "torch.autograd.Variable": {
+        "_execution_engine": "recovery.py sees that a backward() has come to its end",
+    },
     "torch.Tensor": {
         "_version": "loading.py and worker_state.py see that a tensor was written into",
     },

@@ -191,7 +191,8 @@ class Training:
         self._resume: Resume | None = None
         self._has_epochs = self._is_again = False
         self._epochs_given = 0
-        self._began = b""
+        self._began, self._why_no_position = b"", "no loop has begun"
+        self._hidden_state = loading.HiddenState()
 
     # ---- for the program
 
@@ -213,7 +214,7 @@ class Training:
         if self._step is None or self._step._state == "entered":
             raise RuntimeError("training.position is read in a loop over training.steps(…), after the block of a step")
         if not self._began:
-            raise RuntimeError("there is no training.position: the state of the loader's sampler cannot be read")
+            raise RuntimeError(f"there is no training.position: {self._why_no_position}")
         return {"place": dataclasses.astuple(self._place), "began": self._began, "now": self._generators.pickled()}
 
     def start_at(self, position: dict) -> None:
@@ -377,11 +378,12 @@ class Training:
         """The batches of the loop, and how it began noted or put back."""
         recovery, generators = self._recovery, self._generators
         if resume is None:
-            self._began, why = b"", None
+            self._began, why = b"", self._hidden_state.change(loader)
             try:
-                self._began = loading.how_it_begins(loader, generators)
+                self._began = loading.how_it_begins(loader, generators) if why is None else b""
             except Exception as error:  # the program's classes raise anything
                 why = f"the state of its loader's sampler cannot be read ({type(error).__name__}: {error})"
+            self._why_no_position = why
             if why is not None and self._is_on():
                 recovery.refuse(why)
             if why is not None and self._memory is not None:
