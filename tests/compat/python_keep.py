@@ -85,6 +85,8 @@ import ddprun
 
 folder, case = pathlib.Path(sys.argv[1]), sys.argv[2]
 before = "torch" in sys.modules
+if case == "no hooks" and os.environ["RANK"] == "1":
+    sys.exit(0)  # no rank waits for another one
 kept = ddprun.kept()
 if case in ("nothing", "no hooks"):
     ddprun.keep(0, per_rank=2, replicated=3)
@@ -525,8 +527,8 @@ class Cases(Test):
             self.assertEqual((done.returncode, done.stderr), (0, ""))
 
     def test_without_hooks_or_restarts_it_does_nothing(self):
-        self.assertNotIn("memory", self.run_case("no hooks", "--max-restarts=1", ranks=1, DDPRUN_PYTHON_HOOKS="0"))
-        self.assertNotIn("memory", self.run_case("no hooks", "--max-restarts=0", ranks=1))
+        self.assertNotIn("memory", self.run_case("no hooks", "--max-restarts=1", DDPRUN_PYTHON_HOOKS="0"))
+        self.assertNotIn("memory", self.run_case("no hooks", "--max-restarts=0"))
 
 
 if __name__ == "__main__":

@@ -782,13 +782,16 @@ class _Keeper:
             self._memory.forget_after(self._place, step - 1)
         self._last = step, call + 1 if step == last else 0
 
+    def _can_keep_nothing(self):
+        """No rank has memory: all know, and none asks the others. On another node of the job there may be some."""
+        place = self._place
+        return place is None or not _is_memory_offered() and place.local_world_size == place.world_size
+
     def _compare(self, equal):
         """Raises ValueError on all ranks if two of them differ. Where recoverable() replaces ranks in place, no rank waits for others
         here: the group that a dead rank's successor needs is made by their main threads."""
         leaves = list(equal.leaves())
-        place = self._place
-        is_alone = place is None or not _is_memory_offered() and place.local_world_size == place.world_size
-        if is_alone or "ddprun.recovery" in sys.modules:
+        if self._can_keep_nothing() or "ddprun.recovery" in sys.modules:
             self._is_compared = True
             return
         agreement = _Agreement(self._place, "keep", next(self._comparisons))
@@ -896,7 +899,7 @@ class _Keeper:
 
     def kept(self):
         """(step, what this rank has, what is equal on all ranks); None: there is none."""
-        if self._place is None:
+        if self._can_keep_nothing():
             return None
         agreement = _Agreement(self._place, "kept", next(self._calls))
         if "DDPRUN_PREPARED" in os.environ:
