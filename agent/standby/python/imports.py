@@ -15,6 +15,7 @@ DOINGS = {
     "copies": "looks at all variables of the environment",
     "asks for its process id": "asks for its process id",
     "makes a lock": "makes a lock or a queue of multiprocessing",
+    "makes a temporary file": "makes a temporary file or folder",
     "registers for forks": "registers a function for forks",
     "starts a process": "starts a process, which gets all variables of the environment",
 }
@@ -108,6 +109,7 @@ class Loading:
         import multiprocessing.synchronize
         import random
         import subprocess
+        import tempfile
         import threading
         import uuid
         self._at_first = set(sys.modules)
@@ -118,6 +120,8 @@ class Loading:
         for module, name, doing in ((os, "urandom", "draws"), (random, "_urandom", "draws"), (uuid, "uuid1", "draws"),
                                     (random.Random, "seed", "draws"), (os, "getpid", "asks for its process id"),
                                     (multiprocessing.synchronize.SemLock, "__init__", "makes a lock"),
+                                    (tempfile, "mkdtemp", "makes a temporary file"),
+                                    (tempfile, "_mkstemp_inner", "makes a temporary file"),
                                     (os, "system", "starts a process"), (os, "posix_spawn", "starts a process"),
                                     (os, "posix_spawnp", "starts a process"), (subprocess, "_fork_exec", "starts a process")):
             if hasattr(module, name):
@@ -209,7 +213,7 @@ class Loading:
         frame = sys._getframe(2)
         while frame:
             name = frame.f_globals.get("__name__") or ""
-            if name == "tempfile":
+            if name == "tempfile" and doing != "makes a temporary file":
                 return  # its generator asks for the process id before each use
             if not is_of_standard_library(name) and name != __name__:
                 self._by_name.get(top(name), self.unit()).does.add(doing)

@@ -163,6 +163,17 @@ def _hides_one_of(folder, names):
     return None
 
 
+def _entry_of(unit, path):
+    """The first entry of sys.path that has it; None: it is in no folder, or in several."""
+    file = getattr(unit.modules.get(unit.name), "__file__", None)
+    if not file:
+        return None
+    folder = os.path.dirname(os.path.abspath(file))
+    if os.path.basename(file).startswith("__init__."):
+        folder = os.path.dirname(folder)
+    return next((entry for entry in path if os.path.abspath(entry) == folder), None)
+
+
 # ---- what was imported
 
 class _Request:
@@ -287,7 +298,7 @@ class _Preloaded:
         import logging  # noqa: F401  state.py looks at it
         number = len(self._requests)
         self._requests.append(request)
-        seen = state.seen()
+        seen, files = state.seen(), state.open_files()
         with imports.Loading(state, number, {name: unit.modules[name] for name, unit in self._unit_of.items()}) as loading:
             self.left_out += request.perform()
         if changed := state.changes(seen, state.seen()):
@@ -295,6 +306,8 @@ class _Preloaded:
         for unit in loading.units:
             if why_unfit := self._why_unfit(unit):
                 raise _Unfit(request.name, why_unfit)
+        if left := sorted(state.open_files() - files):
+            raise _Unfit(request.name, f"{request.name} opens {left[0][1]} while it is imported")
         for module, names in loading.needed().items():
             self._imported.setdefault(module, set()).update(names)
         self._units += [unit for unit in loading.units if unit.modules]
@@ -450,11 +463,16 @@ class _Preloaded:
         for unit in units:
             if why := self._why_not_one(unit, changed):
                 return unit, why
-        # What it has looked for in vain is nowhere now, either; what is there is in no folder that the program has added.
+        homes = {unit: _entry_of(unit, self._path) for unit in units}
+        for unit, home in homes.items():
+            if home is not None and home not in sys.path:
+                return unit, f"the program has removed {home} from sys.path"
+        # What it has looked for in vain is nowhere now, either; what is there is in no folder that the program has added, or has
+        # moved before that of the package.
         for entry in sys.path:
             names = {name for unit in units for name in unit.missing}
-            if entry not in self._path:
-                names |= {unit.name for unit in units}
+            names |= {unit.name for unit, home in homes.items() if entry not in self._path or home is not None and
+                      self._path.index(entry) > self._path.index(home) and sys.path.index(entry) < sys.path.index(home)}
             if hidden := _hides_one_of(entry or os.getcwd(), names):
                 unit = next(unit for unit in units if unit.name == hidden or hidden in unit.missing)
                 return unit, f"{entry or os.getcwd()} has a module {hidden} of its own"

@@ -1,0 +1,9 @@
+import os
+import opener
+import torch
+# If it were one pipe for all, a rank would read another one's rank.
+os.write(opener.writing, os.environ["RANK"].encode())
+print(os.read(opener.reading, 1), torch.__name__)
+
+import said
+said.end()

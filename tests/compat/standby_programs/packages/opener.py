@@ -1,0 +1,2 @@
+import os
+reading, writing = os.pipe()

@@ -1,0 +1,3 @@
+import tempfile
+folder = tempfile.mkdtemp()
+file = tempfile.NamedTemporaryFile()
