@@ -1,11 +1,14 @@
 #include "rendezvous/find_leader.h"
 
 #include <algorithm>
+#include <memory>
 #include <optional>
 #include <utility>
 
+#include "rendezvous/common/loop/blocking_calls.h"
 #include "rendezvous/common/notice_times.h"
 #include "rendezvous/etcd/etcd_leader.h"
+#include "rendezvous/http/tls_context.h"
 #include "rendezvous/leader/leader_address.h"
 #include "rendezvous/leader/round_client.h"
 #include "rendezvous/leader/round_server.h"
@@ -146,9 +149,28 @@ class Search final : public Attempt {
                                          std::move(listener)));
   }
 
+  // Beside the event loop, because a file server may hold what certificates and keys are read from.
   void elect() {
+    if (!spec_.etcd->is_tls) return elect(std::shared_ptr<TlsContext>());
+    files_.emplace(io_.get_executor(), "ddprun-etcd-tls");
+    using Made = Result<std::shared_ptr<TlsContext>>;
+    files_->run<Made>(
+        spec_.join_timeout, [files = spec_.etcd->tls] { return make_tls_context(files); },
+        [this](std::optional<Made> made) {
+          if (!made) {
+            return finish(fail(ErrorCode::kTimeout,
+                               "--rdzv-conf: the files with certificates and keys cannot be read: "
+                               "their file system does not answer"));
+          }
+          if (*made) return elect(std::move(**made));
+          finish(fail(ErrorCode::kInvalidArgument, "--rdzv-conf: " + made->error().to_string()));
+        });
+  }
+
+  void elect(std::shared_ptr<TlsContext> tls) {
     finish(make_etcd_leader(
-        io_, {*spec_.etcd, config_, spec_.keep_alive, spec_.join_timeout, spec_.proof}, events_));
+        io_, {*spec_.etcd, config_, spec_.keep_alive, spec_.join_timeout, spec_.proof},
+        std::move(tls), events_));
   }
 
   void follow() {
@@ -163,6 +185,7 @@ class Search final : public Attempt {
   const LeaderEvents events_;
   std::function<void(Result<FoundLeader>)> done_;  // empty after it was called
   std::unique_ptr<Attempt> look_up_;
+  std::optional<BlockingCalls> files_;  // of etcd over TLS
   const std::unique_ptr<TransportTimer> retry_timer_;
   const std::unique_ptr<TransportTimer> notice_timer_;
   const CoreTime started_ = transport_->now();

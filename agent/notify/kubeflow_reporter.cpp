@@ -49,7 +49,46 @@ Result<std::string> start_of(const std::string& path, const std::string& what) {
   return *std::move(text);
 }
 
+// Read each time: Kubernetes replaces it long before it expires.
+Result<std::string> token_of(const TrainerEndpoint& endpoint) {
+  if (endpoint.token_file.empty()) {
+    return fail(ErrorCode::kInvalidArgument,
+                endpoint.token_variable + " names no file with a token");
+  }
+  const std::string what = "the token's file " + endpoint.token_file;
+  const auto text = start_of(endpoint.token_file, what);
+  if (!text) return text;
+  auto bearer = bearer_token(*text);
+  if (!bearer) return fail(ErrorCode::kInvalidArgument, what + ": " + bearer.error().message);
+  return bearer;
+}
+
 }  // namespace
+
+struct KubeflowReporter::Access {
+  // `needs_client`: there is no connection.
+  static Result<Access> read(const TrainerEndpoint& endpoint, bool needs_client) {
+    Access read;
+    auto token = token_of(endpoint);
+    if (!token) return fail(std::move(token.error()));
+    read.token = *std::move(token);
+    auto url = rdzv::parse_http_url(endpoint.url);
+    if (!url) return fail(std::move(url.error()));
+    if (!url->is_tls) {
+      return fail(ErrorCode::kInvalidArgument, "a token is sent over https only");
+    }
+    read.url = *std::move(url);
+    if (!needs_client) return read;
+    auto tls = rdzv::make_tls_context({.ca = endpoint.ca_file});
+    if (!tls) return fail(std::move(tls.error()));
+    read.tls = *std::move(tls);
+    return read;
+  }
+
+  std::string token;
+  rdzv::HttpUrl url;
+  std::shared_ptr<rdzv::TlsContext> tls;
+};
 
 KubeflowReporter::KubeflowReporter(boost::asio::io_context& io, const Environment& environment,
                                    std::function<std::optional<JobProgress>()> progress,
@@ -58,7 +97,8 @@ KubeflowReporter::KubeflowReporter(boost::asio::io_context& io, const Environmen
       endpoint_(trainer_endpoint(environment)),
       progress_(std::move(progress)),
       warn_(std::move(warn)),
-      tick_(io) {}
+      tick_(io),
+      files_(io.get_executor(), "ddprun-kubeflow") {}
 
 void KubeflowReporter::round_began() {
   latest_.reset();  // rank 0 may be on another node now
@@ -94,51 +134,37 @@ void KubeflowReporter::send_last() {
 }
 
 void KubeflowReporter::push() {
-  const auto bearer = token();
-  if (!bearer) return on_failure(bearer.error().to_string());
-  if (auto made = make_client(); !made) return on_failure(made.error().to_string());
   is_busy_ = true;
   sent_ = latest_;
   next_ = Clock::now() + kInterval;
+  files_.run<Result<Access>>(
+      kTimeLimit,
+      [endpoint = *endpoint_, needs_client = !client_] {
+        return Access::read(endpoint, needs_client);
+      },
+      [this](std::optional<Result<Access>> access) {
+        if (!access) {
+          return on_reply(
+              fail(ErrorCode::kTimeout, "the file system of its token does not answer"));
+        }
+        if (!*access) return on_reply(fail(std::move(access->error())));
+        send(std::move(**access));
+      });
+}
+
+void KubeflowReporter::send(Access access) {
+  if (!client_) {
+    client_ = std::make_unique<rdzv::HttpClient>(
+        io_, rdzv::HttpOptions{.server = access.url.server,
+                               .tls = std::move(access.tls),
+                               .time_limit = kTimeLimit,
+                               .max_reply_bytes = kReplyBytesMax});
+  }
   client_->send(
-      {.target = url_->target,
-       .body = kubeflow_status(*latest_, latest_remaining_, std::chrono::system_clock::now()),
-       .headers = {{"Authorization", "Bearer " + *bearer}}},
+      {.target = access.url.target,
+       .body = kubeflow_status(*sent_, latest_remaining_, std::chrono::system_clock::now()),
+       .headers = {{"Authorization", "Bearer " + access.token}}},
       [this](const Result<rdzv::HttpReply>& reply) { on_reply(reply); });
-}
-
-// Read it each time: Kubernetes replaces it long before it expires.
-Result<std::string> KubeflowReporter::token() const {
-  if (endpoint_->token_file.empty()) {
-    return fail(ErrorCode::kInvalidArgument,
-                endpoint_->token_variable + " names no file with a token");
-  }
-  const std::string what = "the token's file " + endpoint_->token_file;
-  const auto text = start_of(endpoint_->token_file, what);
-  if (!text) return text;
-  auto bearer = bearer_token(*text);
-  if (!bearer) return fail(ErrorCode::kInvalidArgument, what + ": " + bearer.error().message);
-  return bearer;
-}
-
-Result<void> KubeflowReporter::make_client() {
-  if (client_) return {};
-  if (!url_) {
-    auto url = rdzv::parse_http_url(endpoint_->url);
-    if (!url) return fail(std::move(url.error()));
-    if (!url->is_tls) {
-      return fail(ErrorCode::kInvalidArgument, "a token is sent over https only");
-    }
-    url_ = *std::move(url);
-  }
-  auto tls = rdzv::make_tls_context({.ca = endpoint_->ca_file});
-  if (!tls) return fail(std::move(tls.error()));
-  client_ =
-      std::make_unique<rdzv::HttpClient>(io_, rdzv::HttpOptions{.server = url_->server,
-                                                                .tls = *std::move(tls),
-                                                                .time_limit = kTimeLimit,
-                                                                .max_reply_bytes = kReplyBytesMax});
-  return {};
 }
 
 void KubeflowReporter::on_reply(const Result<rdzv::HttpReply>& reply) {

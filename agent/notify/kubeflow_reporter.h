@@ -4,7 +4,7 @@
 //
 // Owned by the Observers, event loop only. If anything goes wrong there is one message, and reports
 // continue at growing intervals; token and CA file are read again, because both are replaced while
-// a job runs.
+// a job runs: on a thread, since a volume may not answer.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -16,6 +16,7 @@
 #include <string_view>
 
 #include "agent/notify/kubeflow_status.h"
+#include "rendezvous/common/loop/blocking_calls.h"
 #include "rendezvous/common/loop/timer.h"
 #include "rendezvous/http/http_client.h"
 
@@ -40,10 +41,11 @@ class KubeflowReporter {
  private:
   void await_tick();
   bool has_news() const { return latest_ && latest_ != sent_ && !is_busy_; }
+  struct Access;  // what the files say
+
   void push();
+  void send(Access access);
   void send_last();
-  Result<std::string> token() const;
-  Result<void> make_client();
   void on_reply(const Result<rdzv::HttpReply>& reply);
   void on_failure(const std::string& why);
 
@@ -52,7 +54,7 @@ class KubeflowReporter {
   const std::function<std::optional<JobProgress>()> progress_;
   const std::function<void(std::string_view)> warn_;
   Timer tick_;
-  std::optional<rdzv::HttpUrl> url_;
+  BlockingCalls files_;
   std::unique_ptr<rdzv::HttpClient> client_;  // while reports work
   RemainingTime remaining_;
   std::optional<JobProgress> latest_;

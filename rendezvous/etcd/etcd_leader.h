@@ -45,8 +45,8 @@ struct EtcdLeaderParts {
 std::unique_ptr<Leader> make_etcd_leader(EtcdLeaderParts parts, EtcdLeaderOptions options,
                                          LeaderEvents events);
 
-// Over real sockets. Reads the files that options.etcd names: kInvalidArgument if one is unusable.
-Result<std::unique_ptr<Leader>> make_etcd_leader(boost::asio::io_context& io,
-                                                 EtcdLeaderOptions options, LeaderEvents events);
+// Over real sockets. `tls`: made of the files that options.etcd names; null: without TLS.
+std::unique_ptr<Leader> make_etcd_leader(boost::asio::io_context& io, EtcdLeaderOptions options,
+                                         std::shared_ptr<TlsContext> tls, LeaderEvents events);
 
 }  // namespace ddprun::rdzv

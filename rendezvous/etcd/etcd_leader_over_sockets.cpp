@@ -44,15 +44,9 @@ class OverHttp final : public EtcdHttp {
 
 }  // namespace
 
-Result<std::unique_ptr<Leader>> make_etcd_leader(boost::asio::io_context& io,
-                                                 EtcdLeaderOptions options, LeaderEvents events) {
+std::unique_ptr<Leader> make_etcd_leader(boost::asio::io_context& io, EtcdLeaderOptions options,
+                                         std::shared_ptr<TlsContext> tls, LeaderEvents events) {
   const EtcdSpec& etcd = options.etcd;
-  std::shared_ptr<TlsContext> tls;
-  if (etcd.is_tls) {
-    auto made = make_tls_context(etcd.tls);
-    if (!made) return fail(ErrorCode::kInvalidArgument, "--rdzv-conf: " + made.error().to_string());
-    tls = std::move(*made);
-  }
   EtcdLeaderParts parts;
   parts.transport = asio_transport(io);
   const auto time_limit = std::clamp<std::chrono::milliseconds>(etcd.lease / 3, 500ms, 3000ms);

@@ -251,6 +251,20 @@ TEST_F(Kubeflow, ThatNeverAnswersHoldsUpNothing) {
   EXPECT_LT(steady_clock::now() - began, seconds(5));  // which is the request's own limit
 }
 
+// The volume of its token does not answer.
+TEST_F(Kubeflow, WhoseTokenCannotBeReadHoldsUpNothing) {
+  Endpoint endpoint(certificates_);
+  Job job(with_calls_denied({"openat:delay=600000,path=" + token() + ",process=ddprun",
+                             "openat:delay=600000,path=" + token() + ",process=ddprun-tls"},
+                            ddprun({}, worker({"link", "progress", "1/2", "until", finish()}))),
+          {.environment = environment(endpoint.url())});
+  ASSERT_TRUE(job.reaches([&] {
+    return job.err().find("the file system of its token does not answer") != std::string::npos;
+  })) << job.err();
+  write_file(finish(), "");
+  EXPECT_EQ(job.wait(), exited(0)) << job.err();
+}
+
 TEST_F(Kubeflow, IsToldAgainWhenItIsBack) {
   int calls = 0;
   Endpoint endpoint(certificates_, [&calls](auto& client) {

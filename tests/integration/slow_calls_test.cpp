@@ -155,6 +155,15 @@ bool is_held_at(pid_t pid, const std::string& path) {
   return memory.good() && begin == path;
 }
 
+bool holds_a_thread_at(pid_t pid, const std::string& path) {
+  std::error_code ended;
+  for (const auto& each :
+       std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/task", ended)) {
+    if (is_held_at(std::stoi(each.path().filename()), path)) return true;
+  }
+  return false;
+}
+
 class SlowFile : public ::testing::Test {
  protected:
   // While the agent waits for a file. The worker has stamped that it runs.
@@ -224,6 +233,22 @@ TEST_F(SlowFile, WhatProcSaysOfAProcessHoldsUpNothing) {
     ASSERT_TRUE(job.reaches([&] { return stamps(round.path(), 0).size() == 2; })) << job.err();
     expect_that_it_can_be_asked_and_stopped(job);
   }
+}
+
+TEST_F(SlowFile, ACertificateForEtcdHoldsUpNoSignal) {
+  write_file(tree_ / "ca.pem", "");
+  Job job(with_calls_denied(
+              {delays_open(tree_ / "ca.pem"), delays_open(tree_ / "ca.pem", "ddprun-tls")},
+              ddprun({"--nnodes=1:2", "--rdzv-backend=etcd", "--rdzv-id=slow",
+                      "--rdzv-endpoint=127.0.0.1:1",
+                      "--rdzv-conf=protocol=https,ca_cert=" + tree_ / "ca.pem"},
+                     worker({"wait"}))),
+          setup());
+  ASSERT_TRUE(job.reaches([&] { return holds_a_thread_at(job.pid(), tree_ / "ca.pem"); }))
+      << job.err();
+  job.signal(SIGTERM);
+  EXPECT_LE(until_the_end(job), kStopLimit) << job.err();
+  EXPECT_EQ(job.wait(), exited(128 + SIGTERM)) << job.err();
 }
 
 // Before there is a job: a signal ends ddprun as it ends any other process.
