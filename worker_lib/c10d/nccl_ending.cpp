@@ -65,8 +65,7 @@ void NcclEnding::run(const Question& do_all_know) {
     if (changed_.wait_until(lock, begun + kLooksAgain, [this] { return is_given_up_; })) return;
   }
   {
-    std::vector<std::jthread>
-        ends;  // of several communicators the last one must not wait for seconds
+    std::vector<std::jthread> ends;  // at the same time, since each takes a second
     for (const auto& backend : backends_) {
       if (auto* const nccl = dynamic_cast<NcclCommunicator*>(backend.get())) {
         ends.emplace_back([nccl] { nccl->end_kernels(); });
