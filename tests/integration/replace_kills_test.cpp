@@ -48,16 +48,22 @@ std::ptrdiff_t descriptors_of(pid_t pid) {
 class ReplaceKills : public ::testing::TestWithParam<Way> {
  protected:
   ClusterSetup cluster(const std::string& folder, std::map<std::string, std::string> variables) {
-    ClusterSetup setup{.meeting = GetParam().nodes == 1 ? Meeting::kOneNode : Meeting::kStatic,
-                       .nproc = GetParam().ranks,
-                       .options = {"--standby=auto", "--no-python", "--max-restarts=100000",
-                                   "--events=" + marks_ / "events"},
-                       .environment = std::move(variables),
-                       .program = {DDPRUN_MORTAL_TRAINING, folder, "now", GetParam().backend}};
+    ClusterSetup setup{
+        .meeting = GetParam().nodes == 1 ? Meeting::kOneNode : Meeting::kStatic,
+        .nproc = GetParam().ranks,
+        .options = {"--standby=" +
+                        std::string(is_over_nccl() ? std::to_string(GetParam().ranks) : "auto"),
+                    "--no-python", "--max-restarts=100000", "--events=" + marks_ / "events"},
+        .environment = std::move(variables),
+        .program = {DDPRUN_MORTAL_TRAINING, folder, "now", GetParam().backend},
+        .is_on_fake_gpu = is_over_nccl()};
+    setup.environment["FAKE_NCCL_ABORT_MS"] = "100";
     setup.environment["DDPRUN_CONTROL_DIR"] = marks_ / "control";
     setup.environment["OMP_NUM_THREADS"] = "1";
     return setup;
   }
+
+  static bool is_over_nccl() { return GetParam().backend == std::string("nccl"); }
 
   struct State {
     bool is_ready = true;        // each rank has a standby
@@ -192,8 +198,12 @@ TEST_P(ReplaceKills, AtRandomMomentsLeaveTheSameBits) {
 }
 
 std::vector<Way> ways() {
-  if (!full_tests()) return {{"shm", 1, 3}, {"gloo", 1, 3}, {"shm", 2, 2}, {"gloo", 2, 1}};
   std::vector<Way> all;
+  if (has_fake_gpu()) all.push_back({"nccl", 1, 3});
+  if (!full_tests()) {
+    all.insert(all.end(), {{"shm", 1, 3}, {"gloo", 1, 3}, {"shm", 2, 2}, {"gloo", 2, 1}});
+    return all;
+  }
   for (const char* const backend : {"shm", "gloo"}) {
     for (const auto& [nodes, ranks] : {std::pair(1, 2), {1, 3}, {1, 4}, {2, 1}, {2, 2}}) {
       all.push_back({backend, nodes, ranks});

@@ -10,6 +10,7 @@
 #include <random>
 #include <regex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/support/certificates.h"
@@ -25,12 +26,22 @@ using ::testing::Not;
 
 constexpr seconds kTime{240};
 
+// Over NCCL on the fake GPU. Where the host awaits the GPU before the optimizer's step and not sooner it is `ahead`; that is
+// so in `accumulation`, too.
 struct Way {
   const char* backend;
   int ranks;
+  const char* kind = "plain";
 };
 std::ostream& operator<<(std::ostream& out, const Way& way) {
-  return out << way.backend << "_" << way.ranks;
+  return out << way.backend << "_" << way.ranks << "_" << way.kind;
+}
+
+Command command_of(const Way& way, Command command) {
+  return way.backend == std::string("nccl") ? on_fake_gpu(std::move(command)) : command;
+}
+std::string standbys_of(const Way& way) {
+  return way.backend == std::string("nccl") ? std::to_string(way.ranks) : "auto";
 }
 
 class ReplaceTrain : public ::testing::TestWithParam<Way> {
@@ -43,25 +54,40 @@ class ReplaceTrain : public ::testing::TestWithParam<Way> {
   Command command(const std::string& folder, std::vector<std::string> options) const {
     options.insert(options.begin(), {"--nproc-per-node=" + std::to_string(GetParam().ranks),
                                      "--max-restarts=1000", "--no-python"});
-    return ddprun(options, {DDPRUN_MORTAL_TRAINING, folder, "now", GetParam().backend});
+    return command_of(GetParam(),
+                      ddprun(options, {DDPRUN_MORTAL_TRAINING, folder, "now", GetParam().backend}));
+  }
+  JobSetup setup_of(JobSetup setup) const {
+    const std::string kind = GetParam().kind;
+    auto& variables = setup.environment;
+    variables["OMP_NUM_THREADS"] = "1";
+    if (kind == "accumulation") variables["DDPRUN_MORTAL_PARTS"] = "2";
+    if (kind != "plain") {
+      variables.insert({{"DDPRUN_MORTAL_AHEAD", "1"}, {"FAKE_NCCL_SLOW_MS", "5"}});
+    }
+    variables.insert({"FAKE_NCCL_ABORT_MS", "100"});
+    return setup;
   }
   const End& undisturbed() {
     static std::map<std::string, End> ends;
     End& end = ends[::testing::PrintToString(GetParam())];
     if (end.folder) return end;
     end.folder = std::make_unique<TemporaryTree>();
-    Job job(command(end.folder->path(), {}));
+    Job job(command(end.folder->path(), {}), setup_of({}));
     EXPECT_EQ(job.wait(kTime), exited(0)) << job.err();
     end.losses = job.out();
     return end;
   }
 
   // One job in which these deaths come one after the other: POINT:STEP:RANK.
-  void dies(const std::vector<std::string>& deaths, bool is_always_in_place = true) {
+  void dies(const std::vector<std::string>& deaths, bool is_always_in_place = true,
+            const std::map<std::string, std::string>& variables = {}) {
     const TemporaryTree folder;
     const DeathsInPlace plan(deaths);
     SCOPED_TRACE(plan.text());
-    Job job(command(folder.path(), plan.options()), plan.setup());
+    JobSetup setup = setup_of(plan.setup());
+    setup.environment.insert(variables.begin(), variables.end());
+    Job job(command(folder.path(), plan.options(standbys_of(GetParam()))), setup);
     ASSERT_NO_FATAL_FAILURE(plan.let_happen(job, GetParam().ranks, kTime));
     ASSERT_EQ(job.wait(kTime), exited(0)) << job.err();
     EXPECT_TRUE(end_with_the_same_bytes(undisturbed().folder->path(), folder.path())) << job.err();
@@ -88,21 +114,23 @@ TEST_P(ReplaceTrain, AtAnyPointLeavesTheSameBits) {
   };
   std::vector<std::string> deaths;
   int step = 2;
-  for (const char* point : {"forward", "backward", "optimizer", "after_step", "evaluation",
-                            "saving", "half_written", "after_rename"}) {
+  for (const char* point : {"forward", "backward", "reduced", "optimizer", "after_step",
+                            "evaluation", "saving", "half_written", "after_rename"}) {
     const bool is_of_rank_zero =
         std::string(point) == "saving" || point[0] == 'h' || std::string(point) == "after_rename";
     deaths.push_back(std::string(point) + ":" + std::to_string(step) + ":" +
                      (is_of_rank_zero ? "0" : rank()));
     step += 3;
   }
-  if (GetParam().backend == std::string("gloo")) deaths.push_back("all_reduce:27:" + rank());
+  if (GetParam().backend == std::string("gloo")) deaths.push_back("all_reduce:29:" + rank());
   dies(deaths);
 }
 
 // The rank that takes the place, or one of the others, dies at the n-th call of its recovery. Where its own standby
 // is not there again the round is restarted, from the checkpoint.
 TEST_P(ReplaceTrain, AlsoInTheMiddleOfAReplacement) {
+  if (GetParam().kind != std::string("plain") && !full_tests())
+    GTEST_SKIP() << "only with DDPRUN_TEST_FULL";
   std::mt19937 random(std::random_device{}());
   const int calls = full_tests() ? 30 : 1;
   for (int i = 0; i < calls; ++i) {
@@ -114,30 +142,90 @@ TEST_P(ReplaceTrain, AlsoInTheMiddleOfAReplacement) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Ways, ReplaceTrain,
-                         ::testing::Values(Way{"shm", 2}, Way{"shm", 3}, Way{"gloo", 2},
-                                           Way{"gloo", 3}),
+std::vector<Way> ways() {
+  std::vector<Way> all{{"shm", 2}, {"shm", 3}, {"gloo", 2}, {"gloo", 3}};
+  if (!has_fake_gpu()) return all;
+  all.insert(all.end(), {{"nccl", 3, "plain"}, {"nccl", 2, "accumulation"}});
+  if (!full_tests()) return all;
+  all.insert(all.end(), {{"nccl", 2, "plain"},
+                         {"nccl", 3, "accumulation"},
+                         {"nccl", 2, "ahead"},
+                         {"nccl", 3, "ahead"}});
+  return all;
+}
+INSTANTIATE_TEST_SUITE_P(Ways, ReplaceTrain, ::testing::ValuesIn(ways()),
+                         ::testing::PrintToStringParamName());
+
+// A kernel that is ended tells those of other ranks that their data is there.
+class ReplaceTrainOverNccl : public ReplaceTrain {
+ protected:
+  void SetUp() override {
+    if (!has_fake_gpu()) GTEST_SKIP() << "there is no fake GPU in this build";
+  }
+};
+
+TEST_P(ReplaceTrainOverNccl, ARankThatHearsLateCommitsNothingOfWhatOthersHaveEnded) {
+  dies({"backward:5:1"}, /*is_always_in_place=*/true, {{"DDPRUN_HEARS_LATE", "0"}});
+}
+
+TEST_P(ReplaceTrainOverNccl, AGpuThatHasFailedGetsNoOtherRank) {
+  const TemporaryTree folder;
+  const TemporaryTree marks;
+  JobSetup setup = setup_of({.environment = {{"DDPRUN_MORTAL_GPU_FAILS", "1"}}});
+  Job job(command(folder.path(), {"--standby=3", "--events=" + marks / "events"}), setup);
+  ASSERT_EQ(job.wait(kTime), exited(0)) << job.err();
+  EXPECT_THAT(job.err(), HasSubstr("its GPU has failed ("));
+  EXPECT_THAT(read_file(marks / "events"), HasSubstr("\"round\":1")) << job.err();
+  EXPECT_TRUE(end_with_the_same_bytes(undisturbed().folder->path(), folder.path())) << job.err();
+}
+
+TEST_P(ReplaceTrainOverNccl, AnOlderNcclIsRefused) {
+  const TemporaryTree folder;
+  Job job(command(folder.path(), {"--standby=3"}),
+          setup_of({.environment = {{"FAKE_NCCL_VERSION", "22703"}}}));
+  EXPECT_EQ(job.wait(kTime), exited(0)) << job.err();
+  EXPECT_THAT(
+      job.err(),
+      HasSubstr("cannot be replaced in place: its NCCL is 2.27.3, and calls can be ended from"));
+}
+
+INSTANTIATE_TEST_SUITE_P(Ways, ReplaceTrainOverNccl, ::testing::Values(Way{"nccl", 3, "plain"}),
                          ::testing::PrintToStringParamName());
 
 // What the Trainer has added up comes along: the losses of an epoch, and the history.
-TEST(ReplaceTrainTest, TheTrainerDoesItByItself) {
+class ReplaceTrainer : public ::testing::TestWithParam<Way> {};
+
+TEST_P(ReplaceTrainer, DoesItByItself) {
   const auto command = [](const std::string& folder, std::vector<std::string> options) {
-    options.insert(options.begin(), {"--nproc-per-node=2", "--max-restarts=10", "--no-python"});
-    return ddprun(options, {DDPRUN_TRAINED_BY_TRAINER, folder, "0"});
+    options.insert(options.begin(), {"--nproc-per-node=" + std::to_string(GetParam().ranks),
+                                     "--max-restarts=10", "--no-python"});
+    return command_of(
+        GetParam(), ddprun(options, {DDPRUN_TRAINED_BY_TRAINER, folder, "0", GetParam().backend}));
   };
   const TemporaryTree undisturbed;
   Job plain(command(undisturbed.path(), {}));
   ASSERT_EQ(plain.wait(kTime), exited(0)) << plain.err();
   const TemporaryTree folder;
   const DeathsInPlace plan(
-      {"forward:3:1", "forward:8:0", "step_end:11:1", "forward:20:0", "step_end:25:0"});
-  Job job(command(folder.path(), plan.options()), plan.setup());
-  ASSERT_NO_FATAL_FAILURE(plan.let_happen(job, 2, kTime));
+      {"forward:3:1", "forward:8:0", "step_end:11:1", "forward:17:0", "step_end:19:0"});
+  JobSetup setup = plan.setup();
+  setup.environment.insert({"FAKE_NCCL_ABORT_MS", "100"});
+  Job job(command(folder.path(), plan.options(standbys_of(GetParam()))), setup);
+  ASSERT_NO_FATAL_FAILURE(plan.let_happen(job, GetParam().ranks, kTime));
   ASSERT_EQ(job.wait(kTime), exited(0)) << job.err();
   EXPECT_EQ(job.out(), plain.out()) << job.err();
-  EXPECT_EQ(last_step_in(folder.path()), 30);
+  EXPECT_EQ(last_step_in(folder.path()), last_step_in(undisturbed.path()));
   EXPECT_THAT(plan.events(), Not(HasSubstr("\"round\":1"))) << job.err();
 }
+
+std::vector<Way> ways_of_trainer() {
+  std::vector<Way> all{{"shm", 2}};
+  if (has_fake_gpu()) all.push_back({"nccl", 2});
+  if (has_fake_gpu() && full_tests()) all.push_back({"nccl", 3});
+  return all;
+}
+INSTANTIATE_TEST_SUITE_P(Ways, ReplaceTrainer, ::testing::ValuesIn(ways_of_trainer()),
+                         ::testing::PrintToStringParamName());
 
 // A rank that lives has begun with a second of gradients when the other one dies. Those of a lost step are of no use.
 TEST(ReplaceTrainTest, ARankDoesNotFinishTheGradientsOfALostStep) {

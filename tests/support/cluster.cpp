@@ -119,7 +119,8 @@ Job& Cluster::start(int node, const std::vector<std::string>& more) {
   if (setup_.meeting == Meeting::kLeader && !leader_) start_leader();
   std::unique_ptr<Job>& agent = agents_[node];
   if (agent) replaced_.emplace_back("an earlier node " + std::to_string(node), std::move(agent));
-  agent = std::make_unique<Job>(command(node, more), on(node));
+  const Command words = command(node, more);
+  agent = std::make_unique<Job>(setup_.is_on_fake_gpu ? on_fake_gpu(words) : words, on(node));
   return *agent;
 }
 

@@ -53,7 +53,8 @@ struct ClusterSetup {
   // What the workers do after they have met and recorded it. Empty: wait for let_finish(). {folder}
   // is replaced by folder().
   std::vector<std::string> actions{};
-  Command program{};  // instead of all these actions
+  Command program{};            // instead of all these actions
+  bool is_on_fake_gpu = false;  // every agent
 };
 
 class Cluster {

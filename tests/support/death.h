@@ -19,6 +19,8 @@
 //   recovery-N     before the N-th call of a function that sends, receives, connects or maps memory, from 1, on
 //                  the main thread (between recovery_begins/_ends)
 //
+// With DDPRUN_HEARS_LATE=RANK that rank hears the agent half a second later.
+//
 // Any thread.
 #pragma once
 

@@ -26,9 +26,9 @@ class DeathsInPlace {
                             {"DDPRUN_DEATHS_IN_PLACE", marks_.path()},
                             {"DDPRUN_CONTROL_DIR", marks_ / "control"}}};
   }
-  // Options that the job needs.
-  std::vector<std::string> options() const {
-    return {"--standby=auto", "--events=" + marks_ / "events"};
+  // Options that the job needs. Where there is a GPU a number of standbys is to be given.
+  std::vector<std::string> options(const std::string& standbys = "auto") const {
+    return {"--standby=" + standbys, "--events=" + marks_ / "events"};
   }
   std::string events() const { return read_file(marks_ / "events"); }
 

@@ -140,6 +140,13 @@ Command without_control_groups(Command command) {
   return command;
 }
 
+bool has_fake_gpu() { return std::filesystem::exists(DDPRUN_FAKE_GPU "/libnccl.so.2"); }
+
+Command on_fake_gpu(Command command) {
+  command.insert(command.begin(), {DDPRUN_ON_FAKE_GPU, DDPRUN_FAKE_GPU});
+  return command;
+}
+
 Command worker(std::initializer_list<std::string> actions) {
   Command command{DDPRUN_TEST_WORKER};
   command.insert(command.end(), actions.begin(), actions.end());

@@ -63,6 +63,9 @@ Command dynamic_ddprun(const std::vector<std::string>& options, const Command& p
 Command without_control_groups(Command command);
 // The same, and system calls are denied or delayed by these rules (deny_calls.cpp).
 Command with_calls_denied(const std::vector<std::string>& rules, const Command& command);
+// The same on the fake GPU (fake_gpu/README.md). Only where that is built: has_fake_gpu().
+Command on_fake_gpu(Command command);
+bool has_fake_gpu();
 Command worker(std::initializer_list<std::string> actions);
 Command ddpctl(const std::vector<std::string>& arguments);
 // A worker that first meets the others in the store of the round (meeting_worker.cpp).

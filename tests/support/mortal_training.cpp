@@ -5,7 +5,11 @@
 // The last of them, of step kSteps, is what tests compare. DDPRUN_MORTAL_STEPS=N: it ends after N steps;
 // DDPRUN_MORTAL_END=FILE: after a multiple of kSteps, as soon as there is this file. DDPRUN_MORTAL_REST=FILE: each
 // step waits for 20 ms while there is this file. DDPRUN_MORTAL_DEVICE=cuda:0: all ranks train there.
+// DDPRUN_MORTAL_PARTS=N: the gradients of each step are accumulated from N parts of its batch. DDPRUN_MORTAL_AHEAD=1: no
+// step reads its loss, so that the host is ahead of a GPU. DDPRUN_MORTAL_GPU_FAILS=RANK: the fake GPU of this rank fails
+// in step 8 of the first round.
 #include <ATen/CPUGeneratorImpl.h>
+#include <dlfcn.h>
 #include <torch/nn.h>
 #include <torch/optim/sgd.h>
 
@@ -88,6 +92,11 @@ std::shared_ptr<Net> make_net(torch::Device device) {
   auto net = std::make_shared<Net>();
   net->to(device);
   return net;
+}
+
+int number_in(const char* variable, int otherwise) {
+  const char* const text = std::getenv(variable);
+  return text == nullptr ? otherwise : std::atoi(text);
 }
 
 int steps_planned() {
@@ -194,18 +203,14 @@ class Training {
     recoverable_.step([&] {
       death::recovery_ends();
       optimizer_.zero_grad();
-      const Tensor logits = model_(inputs_.index_select(0, indices));
-      const Tensor loss = F::cross_entropy(logits, targets_.index_select(0, indices));
-      loss_sum_ += loss.item<double>();
-      try {
-        death::collectives_begin();
-        scaler_.scale(loss).backward();
-        death::collectives_end();
-      } catch (...) {
-        death::collectives_end();
-        death::recovery_begins();
-        throw;
+      const std::vector<Tensor> parts = indices.chunk(number_in("DDPRUN_MORTAL_PARTS", 1));
+      for (std::size_t i = 0; i + 1 < parts.size(); ++i) {
+        const auto no_sync = model_.no_sync();
+        compute_gradients(parts[i]);
       }
+      compute_gradients(parts.back());
+      death::reach("reduced");
+      fail_as_a_gpu();
       scaler_.step(optimizer_);
       scaler_.update();
     });
@@ -213,6 +218,31 @@ class Training {
     ++at_.step;
     schedule_.step();
     death::reach("after_step");
+  }
+
+  void compute_gradients(const Tensor& indices) {
+    const Tensor logits = model_(inputs_.index_select(0, indices));
+    const Tensor loss = F::cross_entropy(logits, targets_.index_select(0, indices));
+    if (number_in("DDPRUN_MORTAL_AHEAD", 0) == 0) loss_sum_ += loss.item<double>();
+    try {
+      death::collectives_begin();
+      scaler_.scale(loss).backward();
+      death::collectives_end();
+    } catch (...) {
+      death::collectives_end();
+      death::recovery_begins();
+      throw;
+    }
+  }
+
+  void fail_as_a_gpu() const {
+    constexpr int kLaunchFailure = 719;  // cudaErrorLaunchFailure
+    if (number_in("DDPRUN_MORTAL_GPU_FAILS", -1) != context_.rank() || at_.step != 7 ||
+        number_in("TORCHELASTIC_RESTART_COUNT", 0) > 0) {
+      return;
+    }
+    const auto fail = reinterpret_cast<void (*)(int)>(::dlsym(RTLD_DEFAULT, "fake_gpu_break"));
+    if (fail != nullptr) fail(kLaunchFailure);
   }
 
   void save() {

@@ -1,4 +1,4 @@
-// trained_by_trainer FOLDER MEMORY_EVERY: a small training by the Trainer, whose only checkpoint on the disk is made at its
+// trained_by_trainer FOLDER MEMORY_EVERY [BACKEND]: a small training by the Trainer, whose only checkpoint on the disk is made at its
 // end; rank 0 prints the losses and all weights, exactly. With DDPRUN_ALL_DIE_AT=STEP,STEP… every rank kills itself after
 // the n-th of these steps in the n-th run. Points of death (death.h): forward, step_end.
 #include <torch/nn.h>
@@ -54,6 +54,7 @@ void train(ddprun::Context& context, const std::string& folder, int memory_every
   const auto net = std::make_shared<torch::nn::SequentialImpl>(
       torch::nn::Linear(20, 16), torch::nn::BatchNorm1d(16), torch::nn::ReLU(),
       torch::nn::Dropout(0.2), torch::nn::Linear(16, 5));
+  net->to(context.device());
   ddprun::DistributedDataParallel model(net, context);
   torch::optim::SGD optimizer(model.parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
   RandomBatches batches(context, {.samples = 200, .inputs = 20, .classes = 5, .batch = 10});
@@ -63,14 +64,15 @@ void train(ddprun::Context& context, const std::string& folder, int memory_every
                           {.max_epochs = 3, .enable_progress_bar = false});
   trainer.use(checkpoints, {.every_epochs = 0});
   trainer.add_callback(std::make_shared<Death>());
-  const ddprun::History history = trainer.fit(batches, [](auto& module, RandomBatch& batch) {
+  const ddprun::History history = trainer.fit(batches, [&](auto& module, RandomBatch& batch) {
     ddprun::test::death::reach("forward");
-    return torch::nn::functional::cross_entropy(module(batch.inputs), batch.targets);
+    return torch::nn::functional::cross_entropy(module(batch.inputs.to(context.device())),
+                                                batch.targets.to(context.device()));
   });
   if (!context.is_main_process()) return;
   for (const auto& epoch : history.epochs) std::printf("epoch loss %a\n", epoch.loss);
   const auto print = [](const Tensor& tensor) {
-    const Tensor flat = tensor.detach().to(torch::kFloat64).flatten();
+    const Tensor flat = tensor.detach().cpu().to(torch::kFloat64).flatten();
     for (std::int64_t i = 0; i < flat.numel(); ++i) std::printf("%a\n", flat[i].item<double>());
   };
   for (const Tensor& parameter : model->parameters()) print(parameter);
@@ -83,6 +85,6 @@ int main(int argc, char** argv) {
   if (argc < 3) return 2;
   const int code = ddprun::run(
       argc, argv, [&](ddprun::Context& context) { train(context, argv[1], std::atoi(argv[2])); },
-      {.backend = ddprun::Backend::kShm});
+      {.backend = ddprun::backend_from(argc > 3 ? argv[3] : "shm")});
   ddprun::test::end_quickly(code);
 }

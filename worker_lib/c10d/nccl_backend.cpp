@@ -1,12 +1,62 @@
 // Inside libddprun_nccl.so only: the functions that need CUDA's and NCCL's headers.
+#include <ATen/cuda/CUDAContext.h>
 #include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAGraphsC10Utils.h>
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 #include <nccl.h>
 
+#include <functional>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
+#include <utility>
+#include <vector>
 
 #include "worker_lib/c10d/nccl_module.h"
+
+namespace {
+
+// PyTorch's, which says before each call that it comes, and whose calls can be ended.
+class NcclBackend final : public c10d::ProcessGroupNCCL, public ddprun::NcclCommunicator {
+ public:
+  NcclBackend(c10::intrusive_ptr<c10d::Store> store, const ddprun::NcclGroup& group,
+              c10::intrusive_ptr<Options> options, at::Device gpu)
+      : ProcessGroupNCCL(std::move(store), group.rank, static_cast<int>(group.global_ranks.size()),
+                         std::move(options)),
+        before_call_(group.before_call) {
+    setBoundDeviceId(gpu);
+    eagerConnectSingleDevice(gpu);
+    communicator_ = reinterpret_cast<ncclComm_t>(getCommPtr());
+  }
+
+  void end_kernels() override {
+    // Older versions of NCCL, which this library can be loaded with, do not have it.
+    static const auto revoke =
+        reinterpret_cast<ncclResult_t (*)(ncclComm_t, int)>(dlsym(RTLD_DEFAULT, "ncclCommRevoke"));
+    if (revoke != nullptr) revoke(communicator_, 0);
+  }
+
+ protected:
+  // Collectives and messages all come here before they are queued.
+  c10::intrusive_ptr<WorkNCCL> initWork(at::Device& device, int rank, c10d::OpType type,
+                                        bool is_message, const char* title,
+                                        const std::vector<at::Tensor>& inputs,
+                                        const std::vector<at::Tensor>& outputs,
+                                        bool is_recorded) override {
+    if (before_call_) {
+      const bool is_captured =
+          c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None;
+      before_call_(is_captured ? ddprun::CallKind::kCaptured : ddprun::CallKind::kQueued);
+    }
+    return ProcessGroupNCCL::initWork(device, rank, type, is_message, title, inputs, outputs,
+                                      is_recorded);
+  }
+
+ private:
+  const std::function<void(ddprun::CallKind)> before_call_;
+  ncclComm_t communicator_ = nullptr;
+};
+
+}  // namespace
 
 extern "C" {
 
@@ -19,16 +69,18 @@ __attribute__((visibility("default"))) c10d::Backend* ddprun_make_nccl_backend(
   options->group_desc = group.name;
   options->global_ranks_in_group = group.global_ranks;
   const at::Device gpu(at::kCUDA, static_cast<c10::DeviceIndex>(group.gpu));
-  auto backend = c10::make_intrusive<c10d::ProcessGroupNCCL>(
-      c10::intrusive_ptr<c10d::Store>::unsafe_reclaim_from_nonowning(store), group.rank,
-      static_cast<int>(group.global_ranks.size()), options);
-  backend->setBoundDeviceId(gpu);
-  backend->eagerConnectSingleDevice(gpu);
-  return backend.release();
+  return c10::make_intrusive<NcclBackend>(
+             c10::intrusive_ptr<c10d::Store>::unsafe_reclaim_from_nonowning(store), group,
+             std::move(options), gpu)
+      .release();
 }
 
 __attribute__((visibility("default"))) void ddprun_use_gpu(int index) {
   c10::cuda::set_device(static_cast<c10::DeviceIndex>(index));
+}
+
+__attribute__((visibility("default"))) int ddprun_gpu_generation(int index) {
+  return at::cuda::getDeviceProperties(static_cast<c10::DeviceIndex>(index))->major;
 }
 
 // libtorch_cuda has loaded NCCL, and everybody can see it.

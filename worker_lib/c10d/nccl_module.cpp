@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <initializer_list>
 #include <string_view>
+#include <utility>
 
 #include "ddprun/devices.h"
 #include "ddprun/error.h"
@@ -16,6 +17,14 @@ namespace ddprun {
 namespace {
 
 constexpr const char* kModule = "libddprun_nccl.so";
+// It has ncclCommRevoke, and mends hangs and errors that aborts leave in the versions before.
+constexpr int kFirstThatEndsCalls = 22809;
+constexpr int kFirstWithNvls = 9;  // generation of GPUs
+
+std::string version_text(int version) {
+  return std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) + "." +
+         std::to_string(version % 100);
+}
 
 // Once loaded from where this program's LibTorch lies, it is found by its name when the module asks
 // for it, which therefore need not know that place. Returns why it cannot be loaded; empty where there is
@@ -45,6 +54,7 @@ class Module {
 
   NcclBackendMaker make = nullptr;
   GpuChooser use_gpu = nullptr;
+  GenerationTeller generation = nullptr;
   VersionTeller versions = nullptr;
 
  private:
@@ -66,7 +76,8 @@ class Module {
     for (const std::string& place : places) {
       void* module = dlopen(place.c_str(), RTLD_NOW | RTLD_GLOBAL);
       if (module != nullptr && find(module, kNcclBackendMaker, make) &&
-          find(module, kGpuChooser, use_gpu) && find(module, kVersionTeller, versions)) {
+          find(module, kGpuChooser, use_gpu) && find(module, kGenerationTeller, generation) &&
+          find(module, kVersionTeller, versions)) {
         return;
       }
       reasons += std::string(reasons.empty() ? "" : "; ") + dlerror();
@@ -102,13 +113,9 @@ void load_nccl_module() { Module::loaded(); }
 
 std::string nccl_misfit(const CudaVersions& versions) {
   const auto major = [](int version) { return version / 10000; };
-  const auto text = [&](int version) {
-    return std::to_string(major(version)) + "." + std::to_string(version / 100 % 100) + "." +
-           std::to_string(version % 100);
-  };
   if (versions.loaded_nccl == 0 || major(versions.loaded_nccl) == major(versions.nccl)) return {};
-  return "the NCCL that is loaded is " + text(versions.loaded_nccl) + ", but " + kModule +
-         " is built for " + text(versions.nccl) +
+  return "the NCCL that is loaded is " + version_text(versions.loaded_nccl) + ", but " + kModule +
+         " is built for " + version_text(versions.nccl) +
          ": install the NCCL that torch asks for, and remove another one from LD_LIBRARY_PATH and "
          "LD_PRELOAD";
 }
@@ -149,6 +156,46 @@ void require_cuda(int gpus) {
 }
 
 void use_gpu(int index) { Module::loaded().use_gpu(index); }
+
+std::string why_not_replaced(const NcclFacts& facts) {
+  const auto is_zero = [](const char* value) {
+    return value != nullptr && value == std::string("0");
+  };
+  if (facts.version < kFirstThatEndsCalls) {
+    return "its NCCL is " + version_text(facts.version) + ", and calls can be ended from " +
+           version_text(kFirstThatEndsCalls) + " on: install a newer one";
+  }
+  if (facts.collnet != nullptr && !is_zero(facts.collnet)) {
+    return "NCCL_COLLNET_ENABLE is set, and the switch's resources cannot be taken back from a "
+           "dead "
+           "rank: unset it";
+  }
+  if (facts.gpu_generation >= kFirstWithNvls && facts.has_several_ranks_on_node &&
+      !is_zero(facts.nvls)) {
+    return "NCCL may add up in the NVSwitch (NVLS), whose memory cannot be taken back from a dead "
+           "rank: set NCCL_NVLS_ENABLE=0 when the job is started";
+  }
+  return {};
+}
+
+std::string why_not_replaced(int gpu, bool has_several_ranks_on_node) {
+  const Module& module = Module::loaded();
+  return why_not_replaced({.version = module.versions().loaded_nccl,
+                           .gpu_generation = module.generation(gpu),
+                           .has_several_ranks_on_node = has_several_ranks_on_node,
+                           .collnet = std::getenv("NCCL_COLLNET_ENABLE"),
+                           .nvls = std::getenv("NCCL_NVLS_ENABLE")});
+}
+
+void keep_pytorch_from_ending_survivors() {
+  for (const auto& [name, value] : {std::pair("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0"),
+                                    {"TORCH_NCCL_DUMP_ON_TIMEOUT", "0"},
+                                    {"TORCH_NCCL_ENABLE_MONITORING", "0"},
+                                    {"TORCH_NCCL_RETHROW_CUDA_ERRORS", "0"},
+                                    {"TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC", "1"}}) {
+    ::setenv(name, value, /*replace=*/1);
+  }
+}
 
 c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const c10::intrusive_ptr<c10d::Store>& store,
                                                     const NcclGroup& group,

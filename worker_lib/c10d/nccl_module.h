@@ -9,6 +9,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -43,11 +44,47 @@ void require_cuda(int gpus);
 // Makes the GPU the one that this thread means by "the GPU", as torch.cuda.set_device() does.
 void use_gpu(int index);
 
+// What the decision needs whether ranks over NCCL can be replaced in place.
+struct NcclFacts {
+  int version = 0;         // NCCL's number for the version that is loaded
+  int gpu_generation = 0;  // the major number of its compute capability
+  bool has_several_ranks_on_node = false;
+  const char* collnet = nullptr;  // NCCL_COLLNET_ENABLE
+  const char* nvls = nullptr;     // NCCL_NVLS_ENABLE
+};
+// Why they cannot be, in a sentence; empty: they can. The same as in python/ddprun/nccl.py.
+std::string why_not_replaced(const NcclFacts& facts);
+// The same of this process, whose GPU this is. After require_nccl().
+std::string why_not_replaced(int gpu, bool has_several_ranks_on_node);
+
+// Sets variables of PyTorch, which it reads when a group is made. Its threads end a process in which a call has failed
+// or is late, minutes after that also where the group was aborted meanwhile. The agent and --hang-timeout do that for
+// ranks that can be replaced.
+void keep_pytorch_from_ending_survivors();
+
+// How a call is made for which the other ranks are needed.
+enum class CallKind {
+  kWaited,    // its failure is an exception where it is waited for
+  kQueued,    // on a stream of the GPU; if it is ended it looks like one that is done
+  kCaptured,  // into a CUDA graph
+};
+
 struct NcclGroup {
   std::string name;                         // for NCCL's own reports
   int rank = 0;                             // among these
   std::vector<std::uint64_t> global_ranks;  // of all members
   int gpu = 0;
+  // Called before each call, on its thread.
+  std::function<void(CallKind)> before_call = {};
+};
+
+// What make_nccl_backend() returns is one of these, too.
+class NcclCommunicator {
+ public:
+  virtual ~NcclCommunicator() = default;
+  // Its kernels end at once, with garbage; later calls fail. It returns a second later, since NCCL joins threads that
+  // poll. A kernel that has not begun by then is ended by the backend's abort() alone, which also frees it. Any thread.
+  virtual void end_kernels() = 0;
 };
 
 // Returns when all members are connected, so that two that give the same GPU, or a network that NCCL
@@ -61,9 +98,11 @@ c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const c10::intrusive_ptr<c10
 using NcclBackendMaker = c10d::Backend* (*)(c10d::Store* store, const NcclGroup& group,
                                             std::int64_t timeout_ms);
 using GpuChooser = void (*)(int index);
+using GenerationTeller = int (*)(int index);
 using VersionTeller = CudaVersions (*)();
 inline constexpr const char* kNcclBackendMaker = "ddprun_make_nccl_backend";
 inline constexpr const char* kGpuChooser = "ddprun_use_gpu";
+inline constexpr const char* kGenerationTeller = "ddprun_gpu_generation";
 inline constexpr const char* kVersionTeller = "ddprun_cuda_versions";
 
 }  // namespace ddprun

@@ -191,12 +191,14 @@ c10::intrusive_ptr<c10d::Backend> GroupMaker::make_shm(const c10::intrusive_ptr<
 // All members have been connected over Gloo: what fails now is NCCL's own.
 c10::intrusive_ptr<c10d::Backend> GroupMaker::make_nccl(
     const std::string& name, int rank, const std::vector<int>& global_ranks) const {
+  if (options_.before_nccl) options_.before_nccl();
   try {
     return make_nccl_backend(c10::make_intrusive<c10d::PrefixStore>(name + "/nccl", store_),
                              {.name = name,
                               .rank = rank,
                               .global_ranks = {global_ranks.begin(), global_ranks.end()},
-                              .gpu = options_.device.index()},
+                              .gpu = options_.device.index(),
+                              .before_call = options_.before_call},
                              options_.timeout);
   } catch (const std::exception& error) {
     throw Failure(ErrorCode::kUnavailable,
@@ -217,7 +219,12 @@ c10::intrusive_ptr<ProcessGroup> GroupMaker::connect(const std::string& name, in
   std::shared_ptr<GroupRecord> record;
   auto all = CollectiveRecord::of_this_process();
   if ((all || options_.before_call) && size > 1) {
-    record = std::make_shared<GroupRecord>(std::move(all), name, rank, size, options_.before_call);
+    std::function<void()> before_call;
+    if (options_.before_call) {
+      before_call = [its = options_.before_call] { its(CallKind::kWaited); };
+    }
+    record =
+        std::make_shared<GroupRecord>(std::move(all), name, rank, size, std::move(before_call));
   }
   if (options_.backend == Backend::kShm) {
     const auto shared = make_shm(c10::make_intrusive<c10d::PrefixStore>(name + "/shm", store_),
@@ -279,11 +286,6 @@ c10::intrusive_ptr<ProcessGroup> GroupMaker::make(const std::string& name, int r
     if (global_ranks.size() > 1) {
       store_->set(arrival_key(name, global_ranks[static_cast<std::size_t>(rank)]),
                   std::vector<std::uint8_t>{1});
-    }
-    if (options_.meets_first) {
-      std::vector<std::string> all;
-      for (const int each : global_ranks) all.push_back(arrival_key(name, each));
-      store_->wait(all, options_.join_timeout);
     }
     return connect(name, rank, global_ranks);
   } catch (const Failure&) {

@@ -17,6 +17,7 @@
 
 #include "ddprun/backend.h"
 #include "ddprun/environment.h"
+#include "worker_lib/c10d/nccl_module.h"
 
 namespace ddprun {
 
@@ -44,11 +45,11 @@ struct ProcessGroupOptions {
   std::string master_addr = {};  // else at the address from which this host is reached
   std::string place = {};        // where the ranks meet, for messages: "10.0.0.5:29500"
   // Called before this rank's part of each collective, on the thread that makes it.
-  std::function<void()> before_call = {};
+  std::function<void(CallKind)> before_call = {};
+  // Called before NCCL connects the ranks, which waits without a limit for one that does not come.
+  std::function<void()> before_nccl = {};
   // Where the ranks that shared memory cannot share it any more: Gloo, else a Failure.
   bool may_fall_back = true;
-  // Nobody begins to connect before all are there: for groups that are made anew, whose members may die meanwhile.
-  bool meets_first = false;
   // When this descriptor can be read, nobody waits for the others' memory any more; -1: there is none.
   int stop_joining = -1;
 };

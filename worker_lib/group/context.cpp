@@ -78,12 +78,15 @@ bool is_prepared_standby(const AgentLink* link) {
 }
 
 // Why ranks cannot be replaced in place, as far as it is known before the groups are made; a sentence.
-std::string why_not_recoverable(const Environment& environment, Backend backend, bool is_given) {
+std::string why_not_recoverable(const Environment& environment, const torch::Device& device,
+                                Backend backend, bool is_given) {
   if (!zygote::is_linked()) return "it is not linked with ddprun::standby";
-  if (backend == Backend::kNccl) return "its ranks communicate over NCCL";
   if (is_given) return "the program has brought a store of its own";
   if (!environment.agent_hosts_store) {
     return "rank 0 serves the store where the ranks meet (TORCH_DISABLE_SHARE_RDZV_TCP_STORE)";
+  }
+  if (backend == Backend::kNccl) {
+    return why_not_replaced(device.index(), environment.local_world_size > 1);
   }
   return "";
 }
@@ -222,7 +225,7 @@ Context::Context(Environment environment, c10::intrusive_ptr<c10d::Store> store,
                                                          whole.global_ranks, host);
   };
   if (is_distributed() && are_ranks_replaced(link_.get())) {
-    std::string why = why_not_recoverable(environment_, backend, is_given);
+    std::string why = why_not_recoverable(environment_, device, backend, is_given);
     if (membership->name != kGroupName) why = "the program makes more than one Context";
     if (!why.empty()) {
       link_->refuse_recovery(why);
@@ -260,10 +263,16 @@ void Context::make_recoverable(detail::Membership& whole, ProcessGroupOptions& g
     store_ = store;
     add_diagnosis(*membership_, std::move(store));
   };
-  const auto calls = std::make_shared<std::weak_ptr<Recovery>>();
-  group_options.before_call = [calls] {
-    if (const auto recovery = calls->lock()) recovery->before_call();
+  hooks.hears_agent = [this] {
+    if (!listener_) return;
+    listener_.reset();
+    membership_->diagnosis->forget_groups();
   };
+  const auto calls = std::make_shared<std::weak_ptr<Recovery>>();
+  group_options.before_call = [calls](CallKind kind) {
+    if (const auto recovery = calls->lock()) recovery->before_call(kind);
+  };
+  if (group_options.backend == Backend::kNccl) keep_pytorch_from_ending_survivors();
   whole.recovery = std::make_shared<Recovery>(*link_, group_options, is_prepared, std::move(hooks));
   *calls = whole.recovery;
 }

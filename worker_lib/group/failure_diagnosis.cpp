@@ -118,6 +118,12 @@ void FailureDiagnosis::abort_when_broken(const c10::intrusive_ptr<c10d::ProcessG
   aborts_ = true;
 }
 
+void FailureDiagnosis::forget_groups() {
+  const std::scoped_lock lock(groups_mutex_);
+  groups_.clear();
+  aborts_ = false;
+}
+
 void FailureDiagnosis::abort_groups(const std::string& found) {
   std::vector<c10::intrusive_ptr<c10d::ProcessGroup>> groups;
   {
@@ -146,7 +152,10 @@ void FailureDiagnosis::report_death(int rank) noexcept {
     const auto own = connect_anew();
     const auto report = from_bytes<Report>(
         own->compareSet(report_key(rank), "", to_bytes(Report{Kind::kDied, {}, {}})));
-    if (report.kind != Kind::kLeft) ask(*own);
+    if (report.kind == Kind::kLeft) return;
+    ask(*own);
+    // The thread that answers may have done so when there was no group to abort.
+    if (aborts_) abort_groups(findings(*own, all_ranks_, activity(), /*is_death_seen=*/false));
   } catch (const std::exception&) {
     if (!is_ending_) abort_groups(store_is_gone());
   }

@@ -76,6 +76,8 @@ class FailureDiagnosis {
 
   // Aborts this group, too, when one is broken. From the first call on is_broken() may become true.
   void abort_when_broken(const c10::intrusive_ptr<c10d::ProcessGroup>& group);
+  // Takes that back: a rank that is missing is replaced.
+  void forget_groups();
   // The groups were aborted: what their calls give from here on is worth nothing, also where they do not
   // throw. Any thread.
   bool is_broken() const { return is_broken_.load(std::memory_order_acquire); }

@@ -61,6 +61,14 @@ void Operation::wait() {
 }
 
 void Operation::end() {
+  if (membership_->recovery) {
+    try {
+      const PhaseGuard phase(membership_->link, WorkerPhase::kCollective);
+      membership_->recovery->await_queued_calls();
+    } catch (...) {
+      fail();
+    }
+  }
   fail_if_broken();
   if (membership_->diagnosis) membership_->diagnosis->exit();
   if (finish_) finish_();

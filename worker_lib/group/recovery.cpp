@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 #include <sys/eventfd.h>
+#include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/graph_task.h>
 #include <unistd.h>
 
@@ -23,6 +24,7 @@
 #include "worker_lib/c10d/error_text.h"
 #include "worker_lib/c10d/torch_compat.h"
 #include "worker_lib/group/failure_diagnosis.h"
+#include "worker_lib/process/tcp_sockets.h"
 #include "worker_lib/process/unwind_tables.h"
 
 namespace ddprun {
@@ -36,6 +38,8 @@ using Tensors = std::vector<torch::Tensor>;
 constexpr auto kNewsLimit = std::chrono::seconds(30);
 // For all ranks to come to a group that is made anew: all are there but for one that has died again.
 constexpr auto kRegroupLimit = std::chrono::seconds(10);
+// How often sockets are shut that NCCL opens for a group which is not made any more.
+constexpr auto kLooksForSockets = std::chrono::milliseconds(10);
 // What is noted of the set-up, and between two steps.
 constexpr std::size_t kNotedBytesMax = std::size_t{64} << 20;
 constexpr std::size_t kNotedCallsMax = 10'000;
@@ -46,6 +50,35 @@ std::string name_in(const std::string& name, std::uint32_t generation) {
   if (generation == 0) return name;
   const std::size_t end = std::min(name.find('/'), name.size());
   return name.substr(0, end) + "@" + std::to_string(generation) + name.substr(end);
+}
+
+// Where ranks say that they know a generation, and that they have come to make its groups.
+std::vector<std::string> keys_of(const std::string& name, std::uint32_t generation,
+                                 const char* what, int world_size) {
+  std::vector<std::string> keys;
+  for (int rank = 0; rank < world_size; ++rank) {
+    keys.push_back(name_in(name, generation) + "/" + what + "/" + std::to_string(rank));
+  }
+  return keys;
+}
+
+void say(c10d::Store& store, const std::vector<std::string>& keys, int rank) {
+  store.set(keys[static_cast<std::size_t>(rank)], std::vector<std::uint8_t>{1});
+}
+
+std::string text_of_gpu_failure(const std::exception& error) {
+  return "its GPU has failed (" + error_line(error) + ")";
+}
+
+// Empty: it is another failure.
+std::string gpu_failure_in(const std::exception_ptr& thrown) {
+  try {
+    std::rethrow_exception(thrown);
+  } catch (const c10::AcceleratorError& error) {
+    return text_of_gpu_failure(error);
+  } catch (...) {
+    return {};
+  }
 }
 
 // No further generation mends it.
@@ -139,6 +172,7 @@ void Recovery::end() {
     ::eventfd_write(stop_.get(), 1);
     thread_.join();
   }
+  ending_.reset();
   const std::scoped_lock lock(mutex_);
   current_.clear();
 }
@@ -146,6 +180,10 @@ void Recovery::end() {
 recovery::Outcome Recovery::ask(const recovery::Event& event) noexcept {
   recovery::Outcome outcome = recovery::step(state_, event);
   state_ = outcome.state;
+  if (is_in<recovery::Off>()) {
+    const std::scoped_lock lock(mutex_);
+    is_off_ = true;
+  }
   return outcome;
 }
 
@@ -188,16 +226,25 @@ void Recovery::perform(const recovery::Outcome& outcome) {
 void Recovery::make(const std::shared_ptr<Membership>& membership) {
   if (!is_in_set_up()) refuse("the program makes a group after its set-up");
   groups_.push_back(membership);
+  if (groups_.size() == 1) {
+    name_ = membership->name;
+    rank_ = membership->rank;
+    world_size_ = membership->size();
+  }
   if (is_prepared()) {
     membership->group = c10::make_intrusive<c10d::ProcessGroup>(
         c10::intrusive_ptr<c10d::Store>(), membership->rank, membership->size());
     membership->group->setGroupName(membership->name);
-    const bool is_over_gloo =
-        options_.backend == Backend::kGloo || !options_.is_one_node || membership->size() == 1;
-    const auto alone = c10::make_intrusive<AloneBackend>(
-        membership->rank, membership->size(), is_over_gloo ? "gloo (alone)" : "shm (alone)");
+    const bool is_over_shm =
+        options_.backend == Backend::kShm && options_.is_one_node && membership->size() > 1;
     for (const c10::DeviceType each : {c10::DeviceType::CPU, options_.device.type()}) {
-      membership->group->setBackend(each, c10d::ProcessGroup::BackendType::CUSTOM, alone);
+      const bool is_over_nccl = options_.backend == Backend::kNccl && each != c10::DeviceType::CPU;
+      const char* const name = is_over_nccl  ? "nccl (alone)"
+                               : is_over_shm ? "shm (alone)"
+                                             : "gloo (alone)";
+      membership->group->setBackend(
+          each, c10d::ProcessGroup::BackendType::CUSTOM,
+          c10::make_intrusive<AloneBackend>(membership->rank, membership->size(), name));
     }
     membership->group->setDefaultBackend(c10d::ProcessGroup::BackendType::CUSTOM);
     return;
@@ -325,10 +372,25 @@ void Recovery::write(std::int64_t step, Mirror::Moment moment, const std::string
   link_.send_mirror(mirror_->descriptor());
 }
 
-void Recovery::before_call() {
+void Recovery::before_call(CallKind kind) {
   if (!is_on_its_thread()) {
     has_other_threads_ = true;
     return;
+  }
+  if (kind == CallKind::kCaptured) {
+    return refuse("its step is captured in a CUDA graph, whose calls cannot be ended");
+  }
+  if (kind == CallKind::kQueued) {
+    if (has_news()) {
+      throw GroupLost(ErrorCode::kUnavailable, "a rank was lost, and the groups are broken");
+    }
+    has_queued_ = true;
+    const std::int64_t backward = torch::autograd::get_current_graph_task_id();
+    if (backward >= 0) {
+      // What is given with its first gradients is given with all: to read it from the GPU waits for what is queued there.
+      if (backward_.exchange(backward) == backward) return;
+      if (!is_in_set_up()) await_at_end_of_backward();
+    }
   }
   if (is_between_steps() && !is_in_call_) {
     refuse("the program makes calls between its steps that do not go through ddprun::Group");
@@ -340,6 +402,44 @@ void Recovery::before_call() {
   if (scratch_ == written_) return;
   write(in_step->committed, Mirror::Moment::kEffect, scratch_);
   std::swap(written_, scratch_);
+}
+
+// After the callbacks that are queued so far: in its own c10d's reducer has the stream await the gradients.
+void Recovery::await_at_end_of_backward() {
+  auto& engine = torch::autograd::Engine::get_default_engine();
+  engine.queue_callback(
+      [this, &engine] { engine.queue_callback([this] { await_queued_calls(); }); });
+}
+
+void Recovery::await_queued_calls() {
+  if (is_in_set_up() || is_in<recovery::Off>() || !has_queued_.exchange(false)) return;
+  try {
+    if (!queued_) queued_.emplace(options_.device.type());
+    queued_->record(c10::impl::VirtualGuardImpl(options_.device.type()).getStream(options_.device));
+    queued_->synchronize();
+  } catch (const c10::Error& error) {
+    fail_with_gpu(error);
+  }
+  if (has_news()) {
+    throw GroupLost(ErrorCode::kUnavailable, "a rank was lost before a call over NCCL was done");
+  }
+  const auto& diagnosis = whole()->diagnosis;
+  if (diagnosis && diagnosis->is_broken()) throw diagnosis->failure_of_broken();
+}
+
+void Recovery::await_device() {
+  try {
+    c10::impl::VirtualGuardImpl(options_.device.type()).synchronizeDevice(options_.device.index());
+  } catch (const c10::Error& error) {
+    fail_with_gpu(error);
+  }
+}
+
+// Each call of the context is this error from now on.
+void Recovery::fail_with_gpu(const std::exception& error) {
+  const std::string why = text_of_gpu_failure(error);
+  refuse(why);
+  throw CannotRecover(ErrorCode::kUnavailable, why);
 }
 
 bool Recovery::has_stepped() const {
@@ -376,9 +476,10 @@ void Recovery::join(RecoverableState& parts, const std::function<void()>& warm_u
   stop_ = rdzv::UniqueFd(::eventfd(0, EFD_CLOEXEC));
   stop_joining_ = rdzv::UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!stop_ || !stop_joining_) throw Failure(error_from_errno(errno, "an eventfd"));
+  hooks_.hears_agent();
   {
     const AllSignalsBlocked blocked;
-    thread_ = std::thread([this] { listen(); });  // joined by end()
+    thread_ = std::thread([this, diagnosis = whole()->diagnosis] { listen(*diagnosis); });
   }
   if (is_standby) {
     tell(recovery::Placed{});
@@ -402,6 +503,10 @@ void Recovery::step(const std::function<void()>& f) {
     } catch (...) {
       const std::exception_ptr thrown = std::current_exception();
       if (is_in<recovery::Off>()) throw;
+      if (const std::string why = gpu_failure_in(thrown); !why.empty()) {
+        refuse(why);
+        throw;
+      }
       if (!is_of_connection(thrown) && !has_news()) {
         tell(recovery::StepThrew{});
         throw;
@@ -439,23 +544,57 @@ bool Recovery::await_news(std::uint32_t broken) {
   return !is_broken_ && wanted_generation_ > broken;
 }
 
-void Recovery::listen() {
+void Recovery::listen(FailureDiagnosis& diagnosis) {
   ::pthread_setname_np(::pthread_self(), "ddprun-link");
   rdzv::wake_at_once();
   for (;;) {
     const auto news = link_.await_group_news(stop_.get(), wanted_generation());
-    const std::scoped_lock lock(mutex_);
-    if (!news || news->broken) {
+    const bool is_broken = !news || news->broken;
+    std::unique_lock lock(mutex_);
+    if (is_broken) {
       is_broken_ = true;
-      ::eventfd_write(stop_joining_.get(), 1);
-      return changed_.notify_all();
+    } else {
+      wanted_generation_ = news->regroup->generation;
+      interrupt(current_);
+      end_calls_over_nccl();
     }
-    wanted_generation_ = news->regroup->generation;
     ::eventfd_write(stop_joining_.get(), 1);
-    interrupt(current_);
     if (auto* const store = dynamic_cast<ClientStore*>(joining_store_.get())) store->shut_down();
     changed_.notify_all();
+    while (sockets_before_) {  // NCCL does not tell which it opens, and when
+      shut_down_tcp_sockets_except(*sockets_before_);
+      changed_.wait_for(lock, kLooksForSockets);
+    }
+    if (!is_broken) continue;
+    if (options_.backend == Backend::kNccl && news) {
+      for (const auto& group : current_) diagnosis.abort_when_broken(group);
+      lock.unlock();
+      diagnosis.report_death(news->broken->rank);
+    }
+    return;
   }
+}
+
+// With the mutex held; idempotent. Not where nothing would look at what is left by an ended call.
+void Recovery::end_calls_over_nccl() {
+  if (options_.backend != Backend::kNccl || is_off_ || ending_ || current_.empty()) return;
+  ending_ = std::make_unique<NcclEnding>(
+      current_, [this, store = c10::intrusive_ptr<c10d::Store>(),
+                 told = std::uint32_t{0}](std::chrono::milliseconds limit) mutable {
+        const std::uint32_t wanted = wanted_generation();
+        const auto keys = keys_of(name_, wanted, "known", world_size_);
+        try {
+          if (told != wanted) {
+            store = hooks_.connect();
+            say(*store, keys, rank_);
+            told = wanted;
+          }
+          store->wait(keys, limit);
+          return true;
+        } catch (const std::exception&) {  // not yet; or the store is gone with the agent
+          return false;
+        }
+      });
 }
 
 // ---- the groups are made anew
@@ -501,8 +640,8 @@ void Recovery::make_groups(std::uint32_t generation) {
   ProcessGroupOptions options = options_;
   options.join_timeout = kRegroupLimit;
   options.may_fall_back = false;
-  options.meets_first = true;
   options.stop_joining = stop_joining_.get();
+  options.before_nccl = [this, generation] { note_that_nccl_connects(generation); };
   const auto maker = std::make_shared<GroupMaker>(store, std::move(options));
   {
     const std::scoped_lock lock(mutex_);
@@ -510,16 +649,20 @@ void Recovery::make_groups(std::uint32_t generation) {
     ::eventfd_read(stop_joining_.get(), &stale);
     // Those that still wait in the old ones end, too, also where only this rank has failed.
     interrupt(current_);
+    end_calls_over_nccl();
     joining_store_ = store;
     if (is_broken_ || wanted_generation_ > generation) {
       throw Failure(ErrorCode::kClosed, "a newer generation has begun");
     }
   }
+  meet(*store, generation);
+  const auto is_over = c10::make_scope_exit([this] { note_that_nccl_is_connected(); });
   std::vector<c10::intrusive_ptr<c10d::ProcessGroup>> made;
   made.reserve(members.size());
   for (const auto& membership : members) {
     made.push_back(maker->make(name_in(membership->name, generation), membership->rank,
                                membership->global_ranks));
+    note_that_nccl_is_connected();
   }
   for (std::size_t i = 0; i < members.size(); ++i) {
     members[i]->group = made[i];
@@ -531,6 +674,42 @@ void Recovery::make_groups(std::uint32_t generation) {
   if (wanted_generation_ > generation) {
     throw Failure(ErrorCode::kClosed, "a newer generation has begun");
   }
+}
+
+// None of these groups is begun before all ranks are there, since a rank may die meanwhile.
+void Recovery::meet(c10d::Store& store, std::uint32_t generation) {
+  const auto known = keys_of(name_, generation, "known", world_size_);
+  const auto met = keys_of(name_, generation, "met", world_size_);
+  store.setTimeout(kRegroupLimit);
+  const bool is_over_nccl = options_.backend == Backend::kNccl;
+  if (is_over_nccl) {
+    say(store, known, rank_);
+    await_device();
+    has_queued_ = false;
+    if (ending_) ending_->note_idle();
+  }
+  say(store, met, rank_);
+  store.wait(met, kRegroupLimit);
+  if (!is_over_nccl) return;
+  if (ending_) ending_->free();
+  std::unique_ptr<NcclEnding> freed;
+  const std::scoped_lock lock(mutex_);
+  freed = std::move(ending_);
+  current_.clear();
+}
+
+void Recovery::note_that_nccl_connects(std::uint32_t generation) {
+  const std::scoped_lock lock(mutex_);
+  if (is_broken_ || wanted_generation_ > generation) {
+    throw Failure(ErrorCode::kClosed, "a newer generation has begun");
+  }
+  sockets_before_ = tcp_sockets();
+}
+
+void Recovery::note_that_nccl_is_connected() {
+  const std::scoped_lock lock(mutex_);
+  sockets_before_.reset();
+  changed_.notify_all();
 }
 
 recovery::Outcome Recovery::agree() {

@@ -13,6 +13,11 @@
 // | ... past the group (c10d's own object)    | made, and ranks are not replaced in place from here on             |
 // | a step                                    | made; if a rank is lost meanwhile, it throws GroupLost to step()  |
 //
+// Over NCCL a call that was ended looks like one that is done, and the host may be ahead of it. So what calls have left is
+// awaited, and looked at, before it is used (await_queued_calls()): a call of a Group when it returns, what a backward()
+// has called at its end, and so before the optimizer's step. No rank ends its calls before all know that the groups are
+// broken (c10d/nccl_ending.h), so what has come until then is right.
+//
 // A step is committed on a rank when step() is over there. At most one step is committed on some ranks and
 // not yet on others, because each step waits for all: ranks that are behind are given its outcome.
 //
@@ -21,16 +26,21 @@
 // of groups that are broken.
 #pragma once
 
+#include <c10/core/Event.h>
 #include <c10/util/ScopeExit.h>
+#include <sys/types.h>
 #include <torch/types.h>
 
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -42,6 +52,7 @@
 #include "ddprun/collectives.h"
 #include "ddprun/error.h"
 #include "rendezvous/common/unique_fd.h"
+#include "worker_lib/c10d/nccl_ending.h"
 #include "worker_lib/c10d/process_group.h"
 #include "worker_lib/group/membership.h"
 #include "worker_lib/process/agent_link.h"
@@ -79,6 +90,8 @@ class Recovery {
     std::function<c10::intrusive_ptr<c10d::Store>()> connect;
     // A prepared standby is a rank now.
     std::function<void(c10::intrusive_ptr<c10d::Store>)> placed;
+    // From here on this object hears the agent.
+    std::function<void()> hears_agent;
   };
   Recovery(AgentLink& link, ProcessGroupOptions options, bool is_prepared, Hooks hooks);
   ~Recovery();
@@ -133,10 +146,12 @@ class Recovery {
   void leave();
   void end();
   // For the state that is about to be given to others; on any thread.
-  void before_call();
+  void before_call(CallKind kind);
   // Likewise; before the optimizer's step, in a step that is to be made again: throws GroupLost, so that its rest need not
   // be computed.
   void end_lost_step() const;
+  // Until the calls over NCCL are done on the GPU. Throws GroupLost if a rank was lost until then.
+  void await_queued_calls();
 
  private:
   // The thread that made this object, or one of the autograd's, for which that thread waits in backward().
@@ -154,8 +169,11 @@ class Recovery {
   void perform(const recovery::Outcome& outcome);
   void tell(const recovery::Event& event) { perform(ask(event)); }
 
-  void listen();
+  void listen(FailureDiagnosis& diagnosis);
   bool has_news() const;
+  void await_device();
+  [[noreturn]] void fail_with_gpu(const std::exception& error);
+  void await_at_end_of_backward();
   bool has_stepped() const;  // the optimizer, in this step
   std::uint32_t wanted_generation() const {
     const std::scoped_lock lock(mutex_);
@@ -165,6 +183,10 @@ class Recovery {
   bool await_news(std::uint32_t broken);
   void recover();
   void make_groups(std::uint32_t generation);
+  void meet(c10d::Store& store, std::uint32_t generation);
+  void end_calls_over_nccl();
+  void note_that_nccl_connects(std::uint32_t generation);
+  void note_that_nccl_is_connected();
   recovery::Outcome agree();  // what is to be done once all ranks have their state
   void take_state(const recovery::TakeState& take);
   recovery::InMirror look_into_mirror() const;
@@ -182,6 +204,10 @@ class Recovery {
   int unrecorded_ = 0;
   bool is_in_call_ = false;  // of run()
   std::vector<std::weak_ptr<detail::Membership>> groups_;
+  // This rank among all.
+  std::string name_;  // the group's
+  int rank_ = 0;
+  int world_size_ = 0;
 
   RecoverableState* parts_ = nullptr;
   std::unique_ptr<Mirror> mirror_;
@@ -195,13 +221,21 @@ class Recovery {
 
   std::uint32_t generation_ = 0;  // of the groups
 
+  // Over NCCL.
+  std::atomic<bool> has_queued_ = false;     // calls, since they were awaited
+  std::atomic<std::int64_t> backward_ = -1;  // the last one that has made such calls
+  std::optional<c10::Event> queued_;
+
   mutable std::mutex mutex_;  // guards the rest
   std::condition_variable changed_;
   std::uint32_t wanted_generation_ = 0;
   bool is_broken_ = false;  // for good
+  bool is_off_ = false;
   std::vector<c10::intrusive_ptr<c10d::ProcessGroup>> current_;
   c10::intrusive_ptr<c10d::Store> joining_store_;  // that make_groups() waits at
   rdzv::UniqueFd stop_joining_;                    // an eventfd: make_groups() waits no longer
+  std::unique_ptr<NcclEnding> ending_;             // ends the calls of `current_`
+  std::optional<std::set<ino_t>> sockets_before_;  // NCCL connects the ranks, which it does now
   rdzv::UniqueFd stop_;
   std::thread thread_;
 };

@@ -356,6 +356,7 @@ struct Recoverable::Parts final : RecoverableState {
     is_watched = steps_watched < kStepsWatched;
     last_own.reset();
     f();
+    recovery->await_queued_calls();  // calls after the last backward()
     if (is_watched) check_step();
     is_watched = false;
     note_options_after_step();

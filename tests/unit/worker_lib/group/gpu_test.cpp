@@ -50,6 +50,27 @@ TEST(Cuda, OfAnotherMajorVersionIsSaid) {
               HasSubstr("knows CUDA up to 12.8 and this LibTorch is built for CUDA 13.0"));
 }
 
+TEST(Cuda, WhatKeepsRanksOverNcclFromBeingReplacedIsSaid) {
+  const NcclFacts good{.version = 22809, .gpu_generation = 8, .has_several_ranks_on_node = true};
+  const auto why = [&](const auto& change) {
+    NcclFacts facts = good;
+    change(facts);
+    return why_not_replaced(facts);
+  };
+  EXPECT_EQ(why([](NcclFacts&) {}), "");
+  EXPECT_THAT(why([](NcclFacts& its) { its.version = 22703; }),
+              HasSubstr("its NCCL is 2.27.3, and calls can be ended from 2.28.9 on"));
+  EXPECT_THAT(why([](NcclFacts& its) { its.collnet = "1"; }),
+              HasSubstr("NCCL_COLLNET_ENABLE is set"));
+  EXPECT_EQ(why([](NcclFacts& its) { its.collnet = "0"; }), "");
+  EXPECT_THAT(why([](NcclFacts& its) { its.gpu_generation = 9; }),
+              HasSubstr("set NCCL_NVLS_ENABLE=0 when the job is started"));
+  EXPECT_EQ(why([](NcclFacts& its) { its.gpu_generation = 9, its.nvls = "0"; }), "");
+  EXPECT_EQ(
+      why([](NcclFacts& its) { its.gpu_generation = 9, its.has_several_ranks_on_node = false; }),
+      "");
+}
+
 // Here LibTorch has answered that there is no CUDA, as it does when it was asked too early.
 TEST(Cuda, ThatCannotBeUsedIsSaid) {
   if (has_gpu()) GTEST_SKIP() << "it can be used here";

@@ -69,7 +69,7 @@
 //
 // Every rank makes the same steps; each waits for all ranks (DDP does). Without ddprun, with --standby=off,
 // with an agent of an earlier version and alone, step() calls f and nothing else happens. Where ranks
-// cannot be replaced (NCCL, a communication hook with a memory, a join() of uneven inputs, an optimizer of another
+// cannot be replaced (a communication hook with a memory, a join() of uneven inputs, an optimizer of another
 // class or with sparse state, a first step that changes a buffer or draws random numbers after its backward()), ddprun says why
 // at the start, and restarts the workers as before. One thread. All that is given must outlive this.
 #pragma once
