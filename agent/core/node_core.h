@@ -166,7 +166,7 @@ class NodeCore {
   struct Grace {
     int signal = 0;              // that has stopped the workers
     bool after_failure = false;  // a worker failed, or a node is lost
-    // Of the timer; none: LookAtWorkers is not answered yet.
+    // The limit of the timer; none: LookAtWorkers is not answered yet.
     std::optional<std::chrono::milliseconds> limit;
     std::chrono::milliseconds waited{};  // since that signal, until the timer expired last
     std::vector<int> killed = {};        // local ranks whose own grace period was over

@@ -34,7 +34,7 @@ class ControlService {
  public:
   using TakeStacks =
       std::function<void(const StackQuery&, std::function<void(std::vector<WorkerStacks>)> done)>;
-  // What is decided or done above this room.
+  // Functions, because this room lies below what decides and does this.
   struct Requests {
     TakeStacks stacks;  // this node's workers'
     // `by`: the request in words, "ddpctl stop (root, pid 4711)".
