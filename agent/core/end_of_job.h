@@ -26,7 +26,7 @@ class EndOfJob {
       : kind_(kind), leader_limit_(leader_limit) {}
 
   EndStep step() const { return step_; }
-  std::chrono::milliseconds limit() const;  // of this step
+  std::chrono::milliseconds limit() const;  // this step's
   Then taken();                             // this step, or its time is over
   Then signalled();
 

@@ -169,7 +169,7 @@ struct Replace {
   std::uint32_t generation = 0;
   int rank = 0;
   std::optional<int> local_rank;  // if it is of this node
-  rdzv::WorkerFailure failure;    // of the one before; without stderr_tail
+  rdzv::WorkerFailure failure;    // the one before's; without stderr_tail
   int restarts = 0;               // charged to the budget so far, with this one
   int max_restarts = 0;
   bool operator==(const Replace&) const = default;
@@ -205,7 +205,7 @@ struct WaitForSaving {
   std::chrono::milliseconds left{};  // until SIGKILL, at the latest
   bool operator==(const WaitForSaving&) const = default;
 };
-struct TakeStacks {  // of the workers that still run
+struct TakeStacks {  // the workers that still run: their stacks
   Round round{};
   bool operator==(const TakeStacks&) const = default;
 };
@@ -214,7 +214,7 @@ struct CloseRound {  // disarm the timer, kill or spare the workers' orphans, cl
   bool spares_orphans = false;
   bool operator==(const CloseRound&) const = default;
 };
-struct CloseStore {  // of a round for which it was opened and which never began
+struct CloseStore {  // its round never began
   Round round{};
   bool operator==(const CloseStore&) const = default;
 };
