@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "rendezvous/common/exit_codes.h"
+#include "rendezvous/common/must_hold.h"
 #include "rendezvous/common/text/lists.h"
 
 namespace ddprun::agent {
@@ -19,24 +20,6 @@ constexpr milliseconds kShortGrace = 1s;
 constexpr milliseconds kShortGraceOfGpu = 5s;
 constexpr milliseconds kLookAgain = 100ms;  // at workers that may enter a collective
 constexpr milliseconds kStacks = 5s;        // SIGKILL is delayed for the stacks by at most this
-constexpr milliseconds kFollowers = 2s;     // clients may read slowly, and files may not answer
-constexpr milliseconds kProgress = 2s;
-constexpr milliseconds kReport = 2500ms;  // its copies may be on a file server
-constexpr milliseconds kEvents = 5s;      // a reader of events may have stopped reading
-constexpr milliseconds kNoHurry = 24h;
-constexpr milliseconds kHurriedStep = 500ms;
-
-// How long to wait until the workers' output and the report are written.
-milliseconds patience_of(rdzv::JobOutcome::Kind kind) {
-  // A user who stops a job does not want to wait for a slow reader.
-  if (kind == rdzv::JobOutcome::Kind::kStopped) return kHurriedStep;
-  // A worker that hangs in the kernel never closes its pipe.
-  return kind == rdzv::JobOutcome::Kind::kCannotRun ? 5s : kNoHurry;
-}
-
-bool all(const std::vector<bool>& flags) {
-  return std::all_of(flags.begin(), flags.end(), [](bool flag) { return flag; });
-}
 
 // Most events must name the current round; those that open or start a round name a later one.
 template <typename Event>
@@ -54,27 +37,64 @@ NodeCore::NodeCore(NodeConfig config) : config_(config), state_(Waiting{}) {}
 
 std::vector<NodeAction> NodeCore::step(const NodeEvent& event) {
   Out out;
-  if (is_stale(event) || std::holds_alternative<Ended>(state_)) return out;
-  if (is_over() && !concerns_the_end(event)) return out;
+  why_ = {};
+  if (const char* why = why_stale(event)) {
+    because(why);
+    return out;
+  }
   std::visit([&](const auto& e) { on(out, e); }, event);
+  check();
   return out;
 }
 
-bool NodeCore::is_stale(const NodeEvent& event) const {
+// Why the event is dropped; null: it is not.
+const char* NodeCore::why_stale(const NodeEvent& event) const {
+  if (has_ended() || (is_over() && !concerns_the_end(event))) return "the job is over here";
   return std::visit(
-      [this](const auto& e) {
+      [this](const auto& e) -> const char* {
         using Event = std::decay_t<decltype(e)>;
         if constexpr (kBeginsARound<Event>) {
-          return last_round_ && e.round <= last_round_->round;
+          return last_round_ && e.round <= last_round_->round
+                     ? "its workers have been in that round"
+                     : nullptr;
         } else if constexpr (std::is_same_v<Event, TimerExpired>) {
-          return !armed_ || armed_->timer != e.timer;
+          return armed_ != e.timer ? "that time limit counts no more" : nullptr;
         } else if constexpr (requires { e.round; }) {
-          return e.round != round_;
+          return e.round != round_ ? "it is about another round" : nullptr;
         } else {
-          return false;
+          return nullptr;
         }
       },
       event);
+}
+
+// What no order of events may lead to.
+void NodeCore::check() const {
+  bool needs_timer = std::holds_alternative<Ending>(state_);
+  bool may_have_timer = needs_timer || is_running();
+  if (const auto* stopping = std::get_if<Stopping>(&state_)) {
+    must_hold(stopping->is_closing() == stopping->have_all_ended(),
+              "a round is closed when all workers have ended, and not before");
+    must_hold(!stopping->is<Asked>() || !stopping->leaving.stays(),
+              "only the workers of a node that leaves have no deadline");
+    const auto* grace = std::get_if<Grace>(&stopping->stage);
+    needs_timer = stopping->is<Stacks>() || stopping->is<Killed>() || (grace && grace->limit);
+    may_have_timer = needs_timer || stopping->is<Asked>();
+  }
+  must_hold(!needs_timer || armed_, "what is awaited has a time limit");
+  must_hold(may_have_timer || !armed_, "no time limit runs where nothing is awaited");
+}
+
+bool NodeCore::Workers::have_all_ended() const {
+  return std::ranges::all_of(has_ended, [](bool flag) { return flag; });
+}
+
+std::vector<int> NodeCore::Workers::live() const {
+  std::vector<int> local_ranks;
+  for (std::size_t i = 0; i < has_ended.size(); ++i) {
+    if (!has_ended[i]) local_ranks.push_back(static_cast<int>(i));
+  }
+  return local_ranks;
 }
 
 // ---- what the leader says
@@ -113,25 +133,25 @@ void NodeCore::on(Out& out, const rdzv::RoundStart& start) {
   running.first_rank = start.rank_offset;
   running.has_started.resize(count);
   running.has_ended.resize(count);
-  running.generations.resize(count);
-  running.cannot_regroup.resize(count);
+  running.regrouping = Regrouping(count);
   state_ = std::move(running);
   out.push_back(StartWorkers{start});
 }
 
 void NodeCore::on(Out& out, const rdzv::RoundStop& stop) {
   if (std::holds_alternative<Waiting>(state_)) {
+    because("nothing of that round is left here");
     out.push_back(TellLeader{rdzv::RoundStopped{stop.round, {}}});
     return;
   }
-  // If this node was preempted, its workers keep leaving without a deadline.
-  auto* stopping = std::get_if<Stopping>(&state_);
-  if (stopping == nullptr || !stopping->has_only_notice) {
-    const bool is_failure = stop.why == rdzv::RoundStop::Why::kFailure;
-    stopping = stop_workers(out, SIGTERM, is_failure ? Limit::kGraceAfterFailure : Limit::kGrace);
+  if (leaves_in_its_own_time()) {
+    because("this node is preempted, and its workers have their own time");
+  } else {
+    stop_workers(out, SIGTERM, stop.why == rdzv::RoundStop::Why::kFailure);
   }
-  stopping->leader_asked = true;
-  tell_of_preemption(out, *stopping);
+  auto& stopping = std::get<Stopping>(state_);
+  stopping.follow_with(AnswerStop{});
+  tell_of_preemption(out, stopping);
   go_on(out);
 }
 
@@ -147,47 +167,42 @@ void NodeCore::join_anew(Out& out) {
     out.push_back(Join{last_round_});
     return;
   }
-  Stopping* stopping = stop_workers(out, SIGTERM, Limit::kGraceAfterFailure);
+  because("the leader goes on without this node, which joins it again");
+  Stopping* stopping = stop_workers(out, SIGTERM, /*after_failure=*/true);
   tell_of_preemption(out, *stopping);
-  stopping->is_disowned = true;
+  stopping->follow_with(JoinAnew{});
   go_on(out);
 }
 
 void NodeCore::on(Out& out, const rdzv::JobEnd& end) {
   out.push_back(TellLeader{rdzv::Goodbye{}});
   if (std::holds_alternative<Waiting>(state_)) return finish(out, end.outcome);
-  if (Stopping* stopping = stop_workers(out, SIGTERM)) {
-    stopping->outcome = end.outcome;
-    stopping->is_own_outcome = false;
-  }
+  stop_workers(out, SIGTERM)->follow_with(FinishJob{end.outcome});
   go_on(out);
 }
 
 void NodeCore::on(Out& out, const rdzv::GroupBroken& broken) {
   if (is_waiting()) return;
   out.push_back(TellGroupBroken{broken.round, broken.rank});
-  if (Workers* workers = taking_part()) workers->undecided.clear();
+  if (Workers* workers = taking_part()) workers->regrouping.not_replaced();
 }
 
 void NodeCore::on(Out& out, const rdzv::ReplaceWorker& replace) {
   if (last_round_) last_round_->restarts = std::max(last_round_->restarts, replace.restarts);
   Workers* workers = taking_part();
-  if (workers == nullptr || replace.generation <= workers->generation) return;
-  workers->generation = replace.generation;
-  Replace action{replace.round,   replace.generation, replace.rank,        std::nullopt,
-                 replace.failure, replace.restarts,   replace.max_restarts};
-  const auto dead = workers->undecided.extract(replace.rank);
-  if (dead) {
-    action.local_rank = dead.mapped();
-    workers->has_ended[static_cast<std::size_t>(dead.mapped())] = false;
-    workers->cannot_regroup[static_cast<std::size_t>(dead.mapped())] = false;
-  }
-  out.push_back(action);
+  if (workers == nullptr) return because("this node takes part in no replacement any more");
+  const auto begun = workers->regrouping.replace(replace.generation, replace.rank);
+  if (!begun) return because("a later generation has begun");
+  const std::optional<int> dead = *begun;
+  if (dead) workers->has_ended[static_cast<std::size_t>(*dead)] = false;
+  out.push_back(Replace{replace.round, replace.generation, replace.rank, dead, replace.failure,
+                        replace.restarts, replace.max_restarts});
   const auto* stopping = std::get_if<Stopping>(&state_);
   if (stopping != nullptr && dead) {
-    out.push_back(AskToLeave{dead.mapped(), stopping->untold->signal});
+    because("this node is preempted, so that the one that takes the place is asked to leave, too");
+    out.push_back(AskToLeave{*dead, *stopping->leaving.untold_signal()});
   }
-  tell_who_cannot_regroup(out, *workers);
+  tell_if_in_vain(out, *workers);
 }
 
 void NodeCore::on(Out& out, const LeaderLost& lost) {
@@ -195,11 +210,12 @@ void NodeCore::on(Out& out, const LeaderLost& lost) {
                              lost.was_reached ? kExitLeaderLost : kExitRendezvousTimeout);
   outcome.sentence = lost.sentence;
   if (std::holds_alternative<Waiting>(state_)) return finish(out, std::move(outcome));
-  auto* stopping = std::get_if<Stopping>(&state_);
-  // This node was preempted, and its workers have their own time, so it no longer needs the leader.
-  if (stopping != nullptr && stopping->has_only_notice) return tell_of_preemption(out, *stopping);
+  if (leaves_in_its_own_time()) {
+    because("this node is preempted: its workers have their own time, and need the leader no more");
+    return tell_of_preemption(out, std::get<Stopping>(state_));
+  }
   stop_workers(out, SIGTERM);
-  finish_by_ourselves(out, std::move(outcome));
+  finish_alone(out, std::move(outcome));
 }
 
 // ---- what happens here
@@ -212,36 +228,43 @@ void NodeCore::on(Out& out, const CannotRun& cannot) {
 }
 
 void NodeCore::on(Out& out, const WorkerEnded& ended) {
+  if (is_waiting()) return;
   const auto index = static_cast<std::size_t>(ended.local_rank);
-  if (auto* running = std::get_if<Running>(&state_)) {
-    running->has_ended[index] = true;
-    if (!ended.failure && !running->has_failed) {
-      running->done.push_back(running->first_rank + ended.local_rank);
-    }
-    std::erase(running->hung, ended.local_rank);
-    if (ended.failure && ended.replaceable) {
-      const auto& [committed, generation, has_standby] = *ended.replaceable;
-      running->undecided[ended.failure->rank] = ended.local_rank;
-      out.push_back(TellLeader{rdzv::WorkerReplaceable{ended.round, *ended.failure, committed,
-                                                       generation, has_standby}});
-    } else if (ended.failure) {
-      if (!all(running->has_ended)) {
-        out.push_back(TellGroupBroken{ended.round, ended.failure->rank});
-      }
-      running->has_failed = true;
-      out.push_back(TellLeader{rdzv::WorkerFailed{ended.round, *ended.failure}});
-    } else if (all(running->has_ended) && running->undecided.empty()) {
-      out.push_back(TellLeader{rdzv::WorkersDone{ended.round}});
-    } else if (!std::exchange(running->are_some_done, true)) {
-      out.push_back(TellLeader{rdzv::SomeWorkersDone{ended.round}});
-    }
-  } else if (auto* stopping = std::get_if<Stopping>(&state_)) {
-    stopping->has_ended[index] = true;
+  auto* running = std::get_if<Running>(&state_);
+  auto* stopping = std::get_if<Stopping>(&state_);
+  Workers& workers = running != nullptr ? static_cast<Workers&>(*running) : *stopping;
+  workers.has_ended.at(index) = true;
+  std::erase(workers.hung, ended.local_rank);
+  if (stopping != nullptr) {
     if (ended.failure) {
+      because("the workers are stopped, so that its failure is a consequence");
       stopping->failures.push_back(*ended.failure);
       stopping->failures.back().was_told_to_stop = true;
     }
-    go_on(out);
+    return go_on(out);
+  }
+  if (!ended.failure && !running->has_failed) {
+    running->done.push_back(running->first_rank + ended.local_rank);
+  }
+  if (ended.failure && ended.replaceable) {
+    because("the leader decides whether it is replaced or all are restarted");
+    const auto& [committed, generation, has_standby] = *ended.replaceable;
+    running->regrouping.died(ended.failure->rank, ended.local_rank);
+    out.push_back(TellLeader{
+        rdzv::WorkerReplaceable{ended.round, *ended.failure, committed, generation, has_standby}});
+  } else if (ended.failure) {
+    because("the leader stops the round; until then the others must not wait for this worker");
+    if (!running->have_all_ended()) {
+      out.push_back(TellGroupBroken{ended.round, ended.failure->rank});
+    }
+    running->has_failed = true;
+    out.push_back(TellLeader{rdzv::WorkerFailed{ended.round, *ended.failure}});
+  } else if (running->have_all_ended() && !running->regrouping.has_dead()) {
+    because("all workers of this node have ended with 0");
+    out.push_back(TellLeader{rdzv::WorkersDone{ended.round}});
+  } else if (!std::exchange(running->are_some_done, true)) {
+    because("it is the first one, and newcomers must wait from now on");
+    out.push_back(TellLeader{rdzv::SomeWorkersDone{ended.round}});
   }
 }
 
@@ -270,37 +293,29 @@ void NodeCore::on(Out& out, const WorkersCanRecover& can) {
 
 void NodeCore::on(Out& out, const WorkerRegrouped& regrouped) {
   Workers* workers = taking_part();
-  if (workers == nullptr || regrouped.generation != workers->generation) return;
-  auto& its = workers->generations[static_cast<std::size_t>(regrouped.local_rank)];
-  if (std::exchange(its, regrouped.generation) == regrouped.generation) return;
-  const bool have_all = std::ranges::all_of(
-      workers->generations, [&](auto each) { return each == regrouped.generation; });
-  if (!have_all || !workers->undecided.empty()) return;
+  if (workers == nullptr) return;
+  if (!workers->regrouping.regrouped(regrouped.local_rank, regrouped.generation)) {
+    return because("others have not, or it is no news");
+  }
   out.push_back(TellLeader{rdzv::Regrouped{regrouped.round, regrouped.generation}});
 }
 
 void NodeCore::on(Out& out, const WorkerCannotRegroup& refusal) {
   Workers* workers = taking_part();
   if (workers == nullptr) return;
-  workers->cannot_regroup[static_cast<std::size_t>(refusal.local_rank)] = true;
-  tell_who_cannot_regroup(out, *workers);
+  workers->regrouping.cannot(refusal.local_rank);
+  tell_if_in_vain(out, *workers);
 }
 
-void NodeCore::tell_who_cannot_regroup(Out& out, const Workers& workers) const {
-  for (std::size_t i = 0; i < workers.has_ended.size(); ++i) {
-    if (!workers.cannot_regroup[i] || !workers.is_awaited(i)) continue;
-    out.push_back(TellLeader{rdzv::CannotRegroup{round_, workers.generation}});
-    return;
-  }
+void NodeCore::tell_if_in_vain(Out& out, const Workers& workers) const {
+  if (!workers.regrouping.awaits_in_vain(workers.has_ended)) return;
+  out.push_back(TellLeader{rdzv::CannotRegroup{round_, workers.regrouping.generation()}});
 }
 
 void NodeCore::on(Out& out, const RegroupIsLate& late) {
   const auto* running = std::get_if<Running>(&state_);
-  if (running == nullptr || late.generation != running->generation) return;
-  ShowLate action{late.round, {}};
-  for (std::size_t i = 0; i < running->has_ended.size(); ++i) {
-    if (running->is_awaited(i)) action.local_ranks.push_back(static_cast<int>(i));
-  }
+  if (running == nullptr || late.generation != running->regrouping.generation()) return;
+  ShowLate action{late.round, running->regrouping.awaited(running->has_ended)};
   if (!action.local_ranks.empty()) out.push_back(std::move(action));
 }
 
@@ -310,51 +325,52 @@ void NodeCore::on(Out& out, const WorkerHung& hung) {
     return;
   running->hung.push_back(hung.local_rank);
   out.push_back(SignalWorker{hung.local_rank, SIGKILL});
-  arm(out, Limit::kKillOfHung, config_.kill_timeout);
+  arm(out, config_.kill_timeout);
 }
 
 void NodeCore::on(Out& out, const StopSignal& stop) {
-  if (is_over()) return hurry(out);
-  auto* stopping = std::get_if<Stopping>(&state_);
-  if (stopping != nullptr && stopping->is_leaving) {
-    kill_workers(out, *stopping);
-    return;
+  if (auto* ending = std::get_if<Ending>(&state_)) {
+    return go_on_with(out, ending->steps.signalled());
   }
-  // A preemption that came before the signal is the reason why this node leaves.
-  const bool is_preempted = stopping != nullptr && stopping->untold;
-  const rdzv::NodeLeaving leaving = is_preempted ? *std::exchange(stopping->untold, std::nullopt)
-                                                 : rdzv::NodeLeaving{stop.signal};
-  // Before the workers are signalled, so that the leader does not count their ends as failures.
-  out.push_back(TellLeader{leaving});
-  stopping = stop_workers(out, stop.signal);
-  if (stopping != nullptr) stopping->is_leaving = true;
-  leave(out, leaving);
+  Stopping* stopping = begin_stopping();
+  const auto leaving = stopping != nullptr ? stopping->leaving.signalled(stop.signal)
+                                           : rdzv::NodeLeaving{stop.signal};
+  if (!leaving) {
+    because("it is the second signal");
+    return kill_workers(out, *stopping);
+  }
+  because("the leader hears it first, so that the ends of the workers are no failures");
+  out.push_back(TellLeader{*leaving});
+  stop_workers(out, stop.signal);
+  leave(out, *leaving);
 }
 
 // No timer: the scheduler that sent the notice also sends a stop signal when the time is over.
 void NodeCore::on(Out& out, const PreemptSignal& preempt) {
-  if (is_over()) return hurry(out);
-  const rdzv::NodeLeaving leaving{preempt.signal, /*is_preemption=*/true};
-  const bool was_running = std::holds_alternative<Running>(state_);
-  Stopping* stopping = begin_stopping();
-  if (stopping != nullptr && std::exchange(stopping->is_preempted, true)) return;
-  if (!was_running) {
-    out.push_back(TellLeader{leaving});
-    return leave(out, leaving);
+  if (auto* ending = std::get_if<Ending>(&state_)) {
+    return go_on_with(out, ending->steps.signalled());
   }
-  stopping->has_only_notice = true;
-  stopping->untold = leaving;
-  for (std::size_t i = 0; i < stopping->has_ended.size(); ++i) {
-    if (stopping->has_ended[i]) continue;
-    out.push_back(AskToLeave{static_cast<int>(i), preempt.signal});
+  const bool was_running = is_running();
+  Stopping* stopping = begin_stopping();
+  const auto leaving = stopping != nullptr
+                           ? stopping->leaving.preempted(preempt.signal, was_running)
+                           : rdzv::NodeLeaving{preempt.signal, /*is_preemption=*/true};
+  if (leaving) {
+    out.push_back(TellLeader{*leaving});
+    return leave(out, *leaving);
+  }
+  if (!was_running) return because("this node leaves already");
+  because("the workers finish their step together with those of other nodes");
+  for (const int local_rank : stopping->live()) {
+    out.push_back(AskToLeave{local_rank, preempt.signal});
   }
   go_on(out);
 }
 
 void NodeCore::tell_of_preemption(Out& out, Stopping& stopping) {
-  if (!stopping.untold) return;
-  tell_of_undecided(out, stopping);
-  const rdzv::NodeLeaving leaving = *std::exchange(stopping.untold, std::nullopt);
+  if (!stopping.leaving.untold_signal()) return;
+  tell_of_dead(out, stopping);
+  const auto leaving = *stopping.leaving.is_due();
   out.push_back(TellLeader{leaving});
   leave(out, leaving);
 }
@@ -366,49 +382,68 @@ void NodeCore::leave(Out& out, const rdzv::NodeLeaving& leaving) {
                              leaving.is_preemption ? kExitPreempted : 128 + leaving.signal);
   outcome.stop_signal = leaving.signal;
   if (std::holds_alternative<Waiting>(state_)) return finish(out, std::move(outcome));
-  finish_by_ourselves(out, std::move(outcome));
+  finish_alone(out, std::move(outcome));
 }
 
 void NodeCore::on(Out& out, const TimerExpired&) {
-  const Armed expired = *std::exchange(armed_, std::nullopt);
-  if (expired.limit == Limit::kEndStep) return take_next_step(out);
+  armed_.reset();
+  if (auto* ending = std::get_if<Ending>(&state_)) {
+    because("the step has had its time");
+    return go_on_with(out, ending->steps.taken());
+  }
   if (const auto* running = std::get_if<Running>(&state_)) {
-    if (!running->hung.empty()) stop_workers(out, SIGTERM, Limit::kGraceAfterFailure);
+    return stop_with_hung_ones(out, *running);
+  }
+  auto& stopping = std::get<Stopping>(state_);  // no timer runs in Waiting
+  if (stopping.is<Asked>()) return stop_with_hung_ones(out, stopping);
+  if (stopping.is<Grace>()) return grace_is_over(out, stopping);
+  if (stopping.is<Stacks>()) {
+    because("the stacks have had their time");
+    return kill_workers(out, stopping);
+  }
+  because("they have not ended after SIGKILL");
+  give_up_on_workers(out, stopping);
+}
+
+void NodeCore::stop_with_hung_ones(Out& out, const Workers& workers) {
+  if (workers.hung.empty()) return because("the workers that hung have ended");
+  because("a worker that hangs has not ended after SIGKILL");
+  Stopping* stopping = stop_workers(out, SIGTERM, /*after_failure=*/true);
+  tell_of_preemption(out, *stopping);
+}
+
+void NodeCore::grace_is_over(Out& out, Stopping& stopping) {
+  auto& grace = std::get<Grace>(stopping.stage);
+  const milliseconds limit = *std::exchange(grace.limit, std::nullopt);
+  grace.waited += limit;
+  if (grace.after_failure && !config_.failure_shutdown_timeout &&
+      grace.waited < config_.shutdown_timeout) {
+    because("a worker may still save something");
+    out.push_back(LookAtWorkers{round_, grace.signal});
     return;
   }
-  auto* stopping = std::get_if<Stopping>(&state_);
-  if (stopping == nullptr || all(stopping->has_ended)) return;
-  if (expired.limit == Limit::kStacks) {
-    kill_workers(out, *stopping);
-  } else if (expired.limit == Limit::kKill) {
-    give_up_on_workers(out, *stopping);
-  } else {
-    const bool after_failure = expired.limit == Limit::kGraceAfterFailure;
-    stopping->waited += expired.after;
-    if (after_failure && !config_.failure_shutdown_timeout &&
-        stopping->waited < config_.shutdown_timeout) {
-      out.push_back(LookAtWorkers{round_, stopping->signal});
-      return;
-    }
-    out.push_back(GraceOver{stopping->waited, after_failure});
-    if (after_failure || expired.after == 0ms) return kill_workers(out, *stopping);
-    out.push_back(TakeStacks{round_});
-    arm(out, Limit::kStacks, kStacks);
+  out.push_back(GraceOver{grace.waited, grace.after_failure});
+  if (grace.after_failure || limit == 0ms) {
+    because("their time is over, and no diagnosis is needed");
+    return kill_workers(out, stopping);
   }
+  because("the stacks show why they have not ended");
+  stopping.stage = Stacks{};
+  out.push_back(TakeStacks{round_});
+  arm(out, kStacks);
 }
 
 void NodeCore::on(Out& out, const WorkersSeen& seen) {
   auto* stopping = std::get_if<Stopping>(&state_);
-  const bool was_asked = !armed_;  // from LookAtWorkers on, until the next timer is armed
-  if (stopping == nullptr || !was_asked || all(stopping->has_ended)) return;
+  auto* grace = stopping != nullptr ? std::get_if<Grace>(&stopping->stage) : nullptr;
+  if (grace == nullptr || grace->limit) return because("they are not looked at any more");
   std::vector<int> late;
   std::vector<int> saving;
   milliseconds next = kLookAgain;
-  for (std::size_t i = 0; i < stopping->has_ended.size(); ++i) {
-    const int local_rank = static_cast<int>(i);
-    if (stopping->has_ended[i] || std::ranges::count(stopping->killed, local_rank) > 0) continue;
-    const WorkerSeen& worker = seen.workers.at(i);
-    const milliseconds left = time_left(*stopping, worker);
+  for (const int local_rank : stopping->live()) {
+    if (std::ranges::count(grace->killed, local_rank) > 0) continue;
+    const WorkerSeen& worker = seen.workers.at(static_cast<std::size_t>(local_rank));
+    const milliseconds left = time_left(*grace, worker);
     if (left <= 0ms) {
       late.push_back(local_rank);
       continue;
@@ -416,21 +451,22 @@ void NodeCore::on(Out& out, const WorkersSeen& seen) {
     next = std::min(next, left);
     if (worker.handles_stop && worker.has_record && !worker.in_call) saving.push_back(local_rank);
   }
-  if (!late.empty()) out.push_back(GraceOver{stopping->waited, /*after_failure=*/true});
+  if (!late.empty()) out.push_back(GraceOver{grace->waited, /*after_failure=*/true});
   for (const int local_rank : late) out.push_back(SignalWorker{local_rank, SIGKILL});
-  stopping->killed.insert(stopping->killed.end(), late.begin(), late.end());
-  const auto live = std::ranges::count(stopping->has_ended, false);
-  const auto killed = std::ranges::count_if(stopping->killed, [&](int local_rank) {
-    return !stopping->has_ended[static_cast<std::size_t>(local_rank)];
+  grace->killed.insert(grace->killed.end(), late.begin(), late.end());
+  const bool was_each_killed = std::ranges::all_of(stopping->live(), [&](int local_rank) {
+    return std::ranges::count(grace->killed, local_rank) > 0;
   });
-  if (killed == live) {
-    stopping->was_killed = true;
-    return arm(out, Limit::kKill, config_.kill_timeout);
+  if (was_each_killed) {
+    stopping->stage = Killed{};
+    return arm(out, config_.kill_timeout);
   }
-  if (!saving.empty() && !std::exchange(stopping->was_saving_said, true)) {
-    out.push_back(WaitForSaving{std::move(saving), config_.shutdown_timeout - stopping->waited});
+  if (!saving.empty() && !std::exchange(grace->was_saving_said, true)) {
+    out.push_back(WaitForSaving{std::move(saving), config_.shutdown_timeout - grace->waited});
   }
-  arm(out, Limit::kGraceAfterFailure, next);
+  because("some may save something, or have time left");
+  grace->limit = next;
+  arm(out, next);
 }
 
 milliseconds NodeCore::short_grace(bool has_gpu) const {
@@ -438,38 +474,34 @@ milliseconds NodeCore::short_grace(bool has_gpu) const {
       std::min(config_.shutdown_timeout, has_gpu ? kShortGraceOfGpu : kShortGrace));
 }
 
-// Until its SIGKILL (12).
-milliseconds NodeCore::time_left(const Stopping& stopping, const WorkerSeen& worker) const {
-  const milliseconds until_last = config_.shutdown_timeout - stopping.waited;
+// Until its SIGKILL.
+milliseconds NodeCore::time_left(const Grace& grace, const WorkerSeen& worker) const {
+  const milliseconds until_last = config_.shutdown_timeout - grace.waited;
   if (!worker.handles_stop || !worker.has_record) {
-    return std::min(until_last, short_grace(worker.has_gpu) - stopping.waited);
+    return std::min(until_last, short_grace(worker.has_gpu) - grace.waited);
   }
   if (!worker.in_call) return until_last;
   // A collective that it entered before the stop counts from the stop.
   return std::min(until_last,
-                  short_grace(worker.has_gpu) - std::min(*worker.in_call, stopping.waited));
+                  short_grace(worker.has_gpu) - std::min(*worker.in_call, grace.waited));
 }
 
 void NodeCore::on(Out& out, const StacksTaken&) {
   auto* stopping = std::get_if<Stopping>(&state_);
-  if (stopping != nullptr) kill_workers(out, *stopping);
+  if (stopping != nullptr && stopping->is<Stacks>()) kill_workers(out, *stopping);
 }
 
 void NodeCore::give_up_on_workers(Out& out, Stopping& stopping) {
-  std::vector<std::size_t> ranks;
-  for (std::size_t i = 0; i < stopping.has_ended.size(); ++i) {
-    if (stopping.has_ended[i]) continue;
-    ranks.push_back(i);
-    stopping.has_ended[i] = true;
-  }
   const std::string sentence =
-      "local rank " + joined(ranks) +
+      "local rank " + joined(stopping.live()) +
       " did not end even after SIGKILL: it hangs inside the kernel, and " +
       "only what it waits for (a device, a network file system) can free it";
-  if (stopping.is_disowned || stopping.is_own_outcome) {
-    stopping.outcome = own_outcome(rdzv::JobOutcome::Kind::kCannotRun, kExitWorkerStuck);
-    stopping.outcome->sentence = sentence;
-    stopping.is_own_outcome = true;
+  stopping.has_ended.assign(stopping.has_ended.size(), true);
+  if (std::holds_alternative<JoinAnew>(stopping.then) ||
+      std::holds_alternative<FinishAlone>(stopping.then)) {
+    auto outcome = own_outcome(rdzv::JobOutcome::Kind::kCannotRun, kExitWorkerStuck);
+    outcome.sentence = sentence;
+    stopping.then = FinishAlone{std::move(outcome)};
   } else {
     out.push_back(TellLeader{rdzv::NodeStuck{sentence}});
   }
@@ -478,28 +510,28 @@ void NodeCore::give_up_on_workers(Out& out, Stopping& stopping) {
 
 void NodeCore::on(Out& out, const RoundClosed&) {
   auto* stopping = std::get_if<Stopping>(&state_);
-  if (stopping == nullptr) return;
-  stopping->is_closed = true;
+  if (stopping == nullptr || !stopping->is<Closing>()) return;
+  stopping->stage = Closed{};
   go_on(out);
 }
 
-// The workers, as long as this node takes part in replacements (8, 9).
+// The workers, as long as this node takes part in replacements.
 NodeCore::Workers* NodeCore::taking_part() {
   if (auto* running = std::get_if<Running>(&state_)) {
     return running->has_failed ? nullptr : running;
   }
   auto* stopping = std::get_if<Stopping>(&state_);
-  return stopping != nullptr && stopping->untold ? stopping : nullptr;
+  return stopping != nullptr && stopping->leaving.untold_signal() ? stopping : nullptr;
 }
 
-// They are not replaced any more.
-void NodeCore::tell_of_undecided(Out& out, Workers& workers) {
-  for (const auto& [rank, local_rank] : std::exchange(workers.undecided, {})) {
-    if (!all(workers.has_ended)) out.push_back(TellGroupBroken{round_, rank});
+// Dead workers are not replaced any more.
+void NodeCore::tell_of_dead(Out& out, Workers& workers) {
+  for (const auto& [rank, local_rank] : workers.regrouping.not_replaced()) {
+    if (!workers.have_all_ended()) out.push_back(TellGroupBroken{round_, rank});
   }
 }
 
-// From Running to Stopping; otherwise the state stays. Returns it when it is Stopping.
+// From Running to Stopping, where no worker is stopped yet; otherwise the state stays. Returns it when it is Stopping.
 NodeCore::Stopping* NodeCore::begin_stopping() {
   if (auto* running = std::get_if<Running>(&state_)) {
     Stopping stopping;
@@ -509,26 +541,22 @@ NodeCore::Stopping* NodeCore::begin_stopping() {
   return std::get_if<Stopping>(&state_);
 }
 
-// Signals the workers, unless they were signalled before, and begins the grace period.
-NodeCore::Stopping* NodeCore::stop_workers(Out& out, int signal, Limit grace) {
-  const bool was_running = std::holds_alternative<Running>(state_);
+// Signals the workers, unless they were signalled before, and begins the grace period. Returns null in Waiting.
+NodeCore::Stopping* NodeCore::stop_workers(Out& out, int signal, bool after_failure) {
   Stopping* stopping = begin_stopping();
-  if (stopping != nullptr) tell_of_undecided(out, *stopping);
-  if (stopping == nullptr || (!was_running && !stopping->has_only_notice)) return stopping;
-  stopping->has_only_notice = false;
-  stopping->signal = signal;
-  signal_live_workers(out, stopping->has_ended, signal);
-  if (!all(stopping->has_ended)) {
-    const bool is_short = grace == Limit::kGraceAfterFailure;
-    arm(out, grace, is_short ? short_grace(/*has_gpu=*/false) : config_.shutdown_timeout);
-  }
+  if (stopping == nullptr) return nullptr;
+  tell_of_dead(out, *stopping);
+  if (!stopping->is<Asked>() || stopping->have_all_ended()) return stopping;
+  signal_live_workers(out, *stopping, signal);
+  const milliseconds limit =
+      after_failure ? short_grace(/*has_gpu=*/false) : config_.shutdown_timeout;
+  stopping->stage = Grace{.signal = signal, .after_failure = after_failure, .limit = limit};
+  arm(out, limit);
   return stopping;
 }
 
-void NodeCore::signal_live_workers(Out& out, const std::vector<bool>& has_ended, int signal) {
-  for (std::size_t i = 0; i < has_ended.size(); ++i) {
-    if (has_ended[i]) continue;
-    const int local_rank = static_cast<int>(i);
+void NodeCore::signal_live_workers(Out& out, const Workers& workers, int signal) {
+  for (const int local_rank : workers.live()) {
     out.push_back(SignalWorker{local_rank, signal});
     // A stopped process handles the signal only after it is continued.
     if (signal != SIGKILL) out.push_back(SignalWorker{local_rank, SIGCONT});
@@ -536,33 +564,36 @@ void NodeCore::signal_live_workers(Out& out, const std::vector<bool>& has_ended,
 }
 
 void NodeCore::kill_workers(Out& out, Stopping& stopping) {
-  if (stopping.was_killed) return;
-  stopping.was_killed = true;
-  signal_live_workers(out, stopping.has_ended, SIGKILL);
-  arm(out, Limit::kKill, config_.kill_timeout);
+  if (stopping.is<Killed>() || stopping.is_closing()) return;
+  stopping.stage = Killed{};
+  signal_live_workers(out, stopping, SIGKILL);
+  arm(out, config_.kill_timeout);
 }
 
 // Takes the next step of stopping if all workers have ended: close the round; after that finish,
 // join again or answer the leader.
 void NodeCore::go_on(Out& out) {
   auto* stopping = std::get_if<Stopping>(&state_);
-  if (stopping == nullptr || !all(stopping->has_ended)) return;
-  if (stopping->untold) return tell_of_preemption(out, *stopping);
-  if (!stopping->is_closing) {
-    stopping->is_closing = true;
+  if (stopping == nullptr || !stopping->have_all_ended()) return;
+  if (stopping->leaving.untold_signal()) return tell_of_preemption(out, *stopping);
+  if (!stopping->is_closing()) {
+    stopping->stage = Closing{};
     armed_.reset();
+    const auto* job = std::get_if<FinishJob>(&stopping->then);
     const bool has_succeeded =
-        stopping->outcome && stopping->outcome->kind == rdzv::JobOutcome::Kind::kSucceeded;
+        job != nullptr && job->outcome.kind == rdzv::JobOutcome::Kind::kSucceeded;
     out.push_back(CloseRound{round_, has_succeeded && !config_.kills_orphans});
   }
-  if (!stopping->is_closed) return;
-  if (stopping->outcome) {
-    if (stopping->is_own_outcome) stopping->outcome->consequences = std::move(stopping->failures);
-    finish(out, std::move(*stopping->outcome));
-  } else if (stopping->is_disowned) {
+  if (!stopping->is<Closed>()) return;
+  if (auto* job = std::get_if<FinishJob>(&stopping->then)) {
+    finish(out, std::move(job->outcome));
+  } else if (auto* alone = std::get_if<FinishAlone>(&stopping->then)) {
+    alone->outcome.consequences = std::move(stopping->failures);
+    finish(out, std::move(alone->outcome));
+  } else if (std::holds_alternative<JoinAnew>(stopping->then)) {
     out.push_back(Join{last_round_});
     state_ = Waiting{};
-  } else if (stopping->leader_asked) {
+  } else if (std::holds_alternative<AnswerStop>(stopping->then)) {
     out.push_back(TellLeader{
         rdzv::RoundStopped{round_, std::move(stopping->failures), std::move(stopping->done)}});
     state_ = Waiting{};
@@ -581,35 +612,29 @@ rdzv::JobOutcome NodeCore::own_outcome(rdzv::JobOutcome::Kind kind, int exit_cod
 }
 
 // Takes effect when the workers have ended. A JobEnd that came before has precedence.
-void NodeCore::finish_by_ourselves(Out& out, rdzv::JobOutcome outcome) {
-  auto& stopping = std::get<Stopping>(state_);
-  if (!stopping.outcome) {
-    stopping.outcome = std::move(outcome);
-    stopping.is_own_outcome = true;
-  }
+void NodeCore::finish_alone(Out& out, rdzv::JobOutcome outcome) {
+  std::get<Stopping>(state_).follow_with(FinishAlone{std::move(outcome)});
   go_on(out);
 }
 
 void NodeCore::finish(Out& out, rdzv::JobOutcome outcome) {
-  state_ = Ending{.kind = outcome.kind};
+  state_ = Ending{EndOfJob(outcome.kind, config_.leader_leave_timeout)};
   out.push_back(Finish{std::move(outcome)});
-  take_step(out, EndStep::kLogs);
+  go_on_with(out, EndOfJob::Then::kTakeStep);
 }
 
-void NodeCore::take_step(Out& out, EndStep step) {
-  auto& ending = std::get<Ending>(state_);
-  ending.step = step;
-  out.push_back(TakeStep{step});
-  arm(out, Limit::kEndStep, limit_of(ending));
-}
-
-void NodeCore::take_next_step(Out& out) {
-  const Ending ending = std::get<Ending>(state_);
-  if (ending.step == EndStep::kLeader && ending.is_signalled) {
-    return take_step(out, EndStep::kOutput);
-  }
-  if (ending.step != EndStep::kConsole) {
-    return take_step(out, static_cast<EndStep>(static_cast<int>(ending.step) + 1));
+void NodeCore::go_on_with(Out& out, EndOfJob::Then then) {
+  const EndOfJob& steps = std::get<Ending>(state_).steps;
+  switch (then) {
+    case EndOfJob::Then::kWait:
+      return;
+    case EndOfJob::Then::kTakeStep:
+      out.push_back(TakeStep{steps.step()});
+      return arm(out, steps.limit());
+    case EndOfJob::Then::kShorten:
+      return arm(out, steps.limit());
+    case EndOfJob::Then::kExit:
+      break;
   }
   armed_.reset();
   state_ = Ended{};
@@ -617,49 +642,15 @@ void NodeCore::take_next_step(Out& out) {
 }
 
 void NodeCore::on(Out& out, const StepTaken& taken) {
-  const auto* ending = std::get_if<Ending>(&state_);
-  if (ending != nullptr && ending->step == taken.step) take_next_step(out);
-}
-
-// The first signal skips the steps that only observers need. It does not skip kLeader, because the
-// exit codes of other nodes depend on it. The next signals end that step and the wait for the
-// workers' output. The report and the steps after it get their time, however many signals come.
-void NodeCore::hurry(Out& out) {
-  auto& ending = std::get<Ending>(state_);
-  const bool was_signalled = std::exchange(ending.is_signalled, true);
-  if (ending.step < EndStep::kLeader) return take_step(out, EndStep::kLeader);
-  if (ending.step == EndStep::kLeader && !was_signalled) return;
-  if (ending.step < EndStep::kOutput) return take_step(out, EndStep::kOutput);
-  const bool was_hurried = std::exchange(ending.is_hurried, true);
-  if (ending.step == EndStep::kOutput) return take_next_step(out);
-  if (!was_hurried) arm(out, Limit::kEndStep, kHurriedStep);
-}
-
-milliseconds NodeCore::limit_of(const Ending& ending) const {
-  if (ending.is_hurried) return kHurriedStep;
-  const milliseconds patience = patience_of(ending.kind);
-  switch (ending.step) {
-    case EndStep::kLogs:
-    case EndStep::kFollowers:
-      return kFollowers;
-    case EndStep::kLeader:  // one here; for one elsewhere LeaderPort has a shorter limit
-      return config_.leader_leave_timeout;
-    case EndStep::kProgress:
-      return kProgress;
-    case EndStep::kReport:
-      return kReport;
-    case EndStep::kEvents:
-      return std::min(patience, kEvents);
-    case EndStep::kOutput:
-    case EndStep::kConsole:
-      break;
+  auto* ending = std::get_if<Ending>(&state_);
+  if (ending != nullptr && ending->steps.step() == taken.step) {
+    go_on_with(out, ending->steps.taken());
   }
-  return patience;
 }
 
-void NodeCore::arm(Out& out, Limit limit, milliseconds after) {
-  armed_ = Armed{TimerId{++timers_}, limit, after};
-  out.push_back(ArmTimer{armed_->timer, after});
+void NodeCore::arm(Out& out, milliseconds after) {
+  armed_ = TimerId{++timers_};
+  out.push_back(ArmTimer{*armed_, after});
 }
 
 void NodeCore::close_unused_store(Out& out, std::optional<Round> next_store) {

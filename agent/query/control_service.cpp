@@ -117,10 +117,10 @@ class ControlService::StackAnswer {
 // callbacks; ends with its client.
 class ControlService::LogFollower : public std::enable_shared_from_this<LogFollower> {
  public:
-  LogFollower(boost::asio::io_context& io, const Access& access, const ClientPtr& client,
-              LogQuery question, bool follows)
-      : logs_(access.logs),
-        query_(access.query),
+  LogFollower(boost::asio::io_context& io, LogReader& logs, JobQuery& query,
+              const ClientPtr& client, LogQuery question, bool follows)
+      : logs_(logs),
+        query_(query),
         client_(client),
         question_(std::move(question)),
         follows_(follows),
@@ -154,30 +154,30 @@ class ControlService::LogFollower : public std::enable_shared_from_this<LogFollo
 };
 
 ControlService::ControlService(boost::asio::io_context& io, std::string key, std::string run_id,
-                               Access access)
+                               JobQuery& query, LogReader& logs, Requests requests)
     : io_(io),
       key_(std::move(key)),
       run_id_(std::move(run_id)),
-      access_(std::move(access)),
+      query_(query),
+      logs_(logs),
+      requests_(std::move(requests)),
       listener_(io),
       pause_(io) {
-  access_.query.answer_with("log", [this](std::string_view question, const JobQuery::Reply& reply) {
+  query_.answer_with("log", [this](std::string_view question, const JobQuery::Reply& reply) {
     const auto read = log_query_from(question);
     if (!read) return reply("[]");
-    access_.logs.answer(*read,
-                        [reply](const std::vector<LogPart>& parts) { reply(to_json(parts)); });
+    logs_.answer(*read, [reply](const std::vector<LogPart>& parts) { reply(to_json(parts)); });
   });
-  access_.query.answer_with("replace", [this](std::string_view text, const JobQuery::Reply& reply) {
+  query_.answer_with("replace", [this](std::string_view text, const JobQuery::Reply& reply) {
     const auto question = question_from(text);
     reply(question ? answer_to_replace(question->rank, question->by) : "");
   });
-  access_.query.answer_with(
-      "stacks", [this](std::string_view question, const JobQuery::Reply& reply) {
-        const auto read = stack_query_from(question);
-        if (!read) return reply("[]");
-        access_.stacks(
-            *read, [reply](const std::vector<WorkerStacks>& stacks) { reply(to_json(stacks)); });
-      });
+  query_.answer_with("stacks", [this](std::string_view question, const JobQuery::Reply& reply) {
+    const auto read = stack_query_from(question);
+    if (!read) return reply("[]");
+    requests_.stacks(*read,
+                     [reply](const std::vector<WorkerStacks>& stacks) { reply(to_json(stacks)); });
+  });
 }
 
 ControlService::~ControlService() {
@@ -266,7 +266,7 @@ void ControlService::on_request(const ClientPtr& client, std::string_view line) 
   if (what == "who") return tell_who(client);
   if (what == "status") {
     if (!may_await(*client, what)) return;
-    return access_.query.job_status([weak = std::weak_ptr(client)](const JobStatus& status) {
+    return query_.job_status([weak = std::weak_ptr(client)](const JobStatus& status) {
       const auto asker = weak.lock();
       if (!asker) return;
       asker->awaited.erase("status");
@@ -278,13 +278,13 @@ void ControlService::on_request(const ClientPtr& client, std::string_view line) 
   if (what == "stacks") return tell_stacks(client, line);
   if (what == "replace") return replace(client, question->rank);
   if (what == "stop") {
-    const auto stopped = access_.stop(in_words(what, *client));
+    const auto stopped = requests_.stop(in_words(what, *client));
     return stopped ? client->send(line_of({{"ok", true}}))
                    : client->refuse(stopped.error().message);
   }
   if (what == "restart") {
-    const std::int64_t step = latest_step(access_.query.node_status());
-    const auto round = access_.restart(in_words(what, *client));
+    const std::int64_t step = latest_step(query_.node_status());
+    const auto round = requests_.restart(in_words(what, *client));
     if (!round) return client->refuse(round.error().message);
     return client->send(line_of({{"ok", true}, {"round", number(*round)}, {"step", step}}));
   }
@@ -305,19 +305,19 @@ std::string ControlService::in_words(std::string_view request, const Client& cli
                     : uid == ::geteuid() && !user_.empty() ? user_
                                                            : "user " + std::to_string(uid);
   if (pid != 0) who += ", pid " + std::to_string(pid);  // 0: of another pid namespace
-  const NodeStatus node = access_.query.node_status();
+  const NodeStatus node = query_.node_status();
   if (node.node_count > 1) who += " on " + node.host;
   return "ddpctl " + std::string(request) + " (" + who + ")";
 }
 
 void ControlService::tell_who(const ClientPtr& client) const {
-  const NodeStatus node = access_.query.node_status();
+  const NodeStatus node = query_.node_status();
   JsonWriter who;
   who("job", run_id_);
   who("key", key_);
   who("pid", node.agent_pid);
   who("host", node.host);
-  who("program", access_.query.identity().program);
+  who("program", query_.identity().program);
   who("state", name_of(node.state));
   std::error_code ec;
   const auto folder = std::filesystem::current_path(ec);  // a link of a folder that is gone: none
@@ -328,14 +328,14 @@ void ControlService::tell_who(const ClientPtr& client) const {
 
 void ControlService::tell_events(const ClientPtr& client, bool past, bool follow) {
   if (past) {
-    for (const std::string& event : access_.query.node_status().events) {
+    for (const std::string& event : query_.node_status().events) {
       client->send(event + "\n");
     }
   }
   if (!follow) return client->send(kEnd);
   client->subscription =
-      access_.query.on_event([this, weak = std::weak_ptr(client),
-                              lost = std::uint64_t{0}](const std::string& line) mutable {
+      query_.on_event([this, weak = std::weak_ptr(client),
+                       lost = std::uint64_t{0}](const std::string& line) mutable {
         const auto follower = weak.lock();
         if (!follower) return;
         if (follower->unread() > kUnreadEventBytesMax) {
@@ -344,7 +344,7 @@ void ControlService::tell_events(const ClientPtr& client, bool past, bool follow
         }
         if (lost > 0) {
           const EventHead head{std::chrono::system_clock::now(), std::chrono::steady_clock::now(),
-                               run_id_, access_.query.identity().host};
+                               run_id_, query_.identity().host};
           follower->send(event_line(head, EventsLost{std::exchange(lost, 0)}));
         }
         follower->send(line);
@@ -362,7 +362,7 @@ void ControlService::tell_logs(const ClientPtr& client, std::string_view line, b
   if (reads_already) {
     return client->refuse("this connection reads logs already; open another one for others");
   }
-  const NodeStatus node = access_.query.node_status();
+  const NodeStatus node = query_.node_status();
   const std::size_t ranks =
       question->ranks.empty() ? static_cast<std::size_t>(node.world_size) : question->ranks.size();
   if (ranks * 2 > kPlacesMax) {
@@ -371,13 +371,14 @@ void ControlService::tell_logs(const ClientPtr& client, std::string_view line, b
                           " at most");
   }
   if (refuses_ranks(*client, question->ranks)) return;
-  const auto follower = std::make_shared<LogFollower>(io_, access_, client, *question, follows);
+  const auto follower =
+      std::make_shared<LogFollower>(io_, logs_, query_, client, *question, follows);
   followers_.push_back(follower);
   follower->ask();
 }
 
 bool ControlService::refuses_ranks(Client& client, const std::vector<int>& ranks) const {
-  const int world_size = access_.query.node_status().world_size;
+  const int world_size = query_.node_status().world_size;
   for (const int rank : ranks) {
     if (rank >= 0 && rank < world_size) continue;
     client.refuse("there is no rank " + std::to_string(rank) + "; the job has " +
@@ -399,8 +400,8 @@ void ControlService::tell_stacks(const ClientPtr& client, std::string_view line)
   const auto answer = std::make_shared<StackAnswer>();  // held by everything that will add to it
   stacks_[text] = answer;
   answer->add(client);
-  access_.stacks(*question,
-                 [answer](const std::vector<WorkerStacks>& stacks) { answer->tell(stacks); });
+  requests_.stacks(*question,
+                   [answer](const std::vector<WorkerStacks>& stacks) { answer->tell(stacks); });
   const auto tell = [answer](const JobQuery::Outcome& outcome) {
     for (const auto& [id, of_node] : outcome.answers) {
       if (const auto stacks = worker_stacks_from(of_node)) answer->tell(*stacks);
@@ -414,12 +415,12 @@ void ControlService::tell_stacks(const ClientPtr& client, std::string_view line)
     }
     answer->tell(late);
   };
-  access_.query.ask(std::nullopt, text, tell, kStackLimit + std::chrono::seconds(1));
+  query_.ask(std::nullopt, text, tell, kStackLimit + std::chrono::seconds(1));
 }
 
 // Empty: the rank is of another node.
 std::string ControlService::answer_to_replace(int rank, const std::string& by) const {
-  const auto done = access_.replace(rank, by);
+  const auto done = requests_.replace(rank, by);
   if (!done) return "";
   if (*done) return boost::json::serialize(boost::json::object{{"ok", true}, {"rank", rank}});
   return boost::json::serialize(
@@ -432,7 +433,7 @@ void ControlService::replace(const ClientPtr& client, int rank) {
   if (const std::string own = answer_to_replace(rank, by); !own.empty())
     return client->send(own + "\n");
   if (!may_await(*client, "replace")) return;
-  access_.query.ask(
+  query_.ask(
       std::nullopt,
       boost::json::serialize(boost::json::object{{"ask", "replace"}, {"rank", rank}, {"by", by}}),
       [rank, weak = std::weak_ptr(client)](const JobQuery::Outcome& outcome) {

@@ -34,9 +34,8 @@ class ControlService {
  public:
   using TakeStacks =
       std::function<void(const StackQuery&, std::function<void(std::vector<WorkerStacks>)> done)>;
-  struct Access {
-    JobQuery& query;
-    LogReader& logs;
+  // Functions, because this room lies below what decides and does this.
+  struct Requests {
     TakeStacks stacks;  // this node's workers'
     // `by`: the request in words, "ddpctl stop (root, pid 4711)".
     std::function<Result<void>(const std::string& by)> stop;      // the whole job
@@ -44,7 +43,8 @@ class ControlService {
     // Kills the worker with this rank, so that it is replaced in place; nothing: it is of another node.
     std::function<std::optional<Result<void>>(int rank, const std::string& by)> replace;
   };
-  ControlService(boost::asio::io_context& io, std::string key, std::string run_id, Access access);
+  ControlService(boost::asio::io_context& io, std::string key, std::string run_id, JobQuery& query,
+                 LogReader& logs, Requests requests);
   // Removes the socket from its folder.
   ~ControlService();
 
@@ -81,7 +81,9 @@ class ControlService {
   const std::string key_;
   const std::string run_id_;
   std::string user_;  // the name of the user of this job; empty: not known
-  const Access access_;
+  JobQuery& query_;
+  LogReader& logs_;
+  const Requests requests_;
   rdzv::UniqueFd folder_;
   std::string name_;  // of the socket in it
   std::string path_;

@@ -25,6 +25,7 @@ class JobQuery final : public JobView {
  public:
   static constexpr std::chrono::milliseconds kPatience{90};  // of the 100 that a status may take
 
+  // Functions, because this room lies below what they call, and tests give values.
   struct Access {
     std::function<NodeStatus(std::size_t events_max)> node_status;
     std::function<std::shared_ptr<void>(std::function<void(const std::string&)>)> on_event;

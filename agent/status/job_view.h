@@ -1,6 +1,7 @@
 // A running job, for everything that shows it: the control socket (ddpctl), the metrics and the
 // live page. Event loop only; owned by the agent, and outlives its users. Asking for the whole job
 // costs one message to every node; callers that ask while a request is under way share its answer.
+// An interface, because tests and the simulated job show jobs without an agent.
 #pragma once
 
 #include <functional>

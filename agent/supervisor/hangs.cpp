@@ -4,10 +4,12 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "agent/failure/hang_report.h"
 #include "agent/process/socket_owners.h"
+#include "agent/query/hang_query.h"
 #include "rendezvous/common/foreign_text.h"
 #include "rendezvous/common/parse_number.h"
 #include "rendezvous/common/text/durations.h"
@@ -32,7 +34,16 @@ Hangs::Hangs(const AgentParts& parts, const Others& others, HangResponse::OnVerd
              [this](const HangFinding& finding) { on_finding(finding); }),
       response_(parts, {others.node, others.workers, others.job, others.events, watch_},
                 std::move(on_verdict)),
-      sockets_(parts.io.get_executor(), "ddprun-sockets") {}
+      sockets_(parts.io.get_executor(), "ddprun-sockets") {
+  // What other nodes ask.
+  others.job.answer_with(
+      "waits", [this](std::string_view, const JobQuery::Reply&) { watch_.others_wait(); });
+  others.job.answer_with("end_hung",
+                         [this](std::string_view question, const JobQuery::Reply& reply) {
+                           const auto read = end_hung_from(question);
+                           reply(to_json(read ? response_.end_here(*read) : EndHungAnswer{}));
+                         });
+}
 
 void Hangs::record_with(CoreRecorder* recorder) {
   recorder_ = recorder;

@@ -11,7 +11,6 @@
 #include "agent/core/node_core.h"
 #include "agent/core/worker_event.h"
 #include "agent/events/core_recorder.h"
-#include "agent/query/hang_query.h"
 #include "agent/status/node_status.h"
 #include "agent/supervisor/hang_response.h"
 #include "agent/supervisor/hang_watch.h"
@@ -40,10 +39,6 @@ class Hangs {
   void on(const WorkerEvent& event);
   // A worker was replaced some time ago, and these have not come together with the others since.
   void show_late(const std::vector<int>& local_ranks, std::chrono::seconds after);
-
-  // ---- what other nodes ask
-  void others_wait() { watch_.others_wait(); }
-  EndHungAnswer end_hung(const EndHung& question) { return response_.end_here(question); }
 
   // Fills in what NodeReport::status() leaves out.
   void fill(NodeStatus& status) const;

@@ -14,17 +14,8 @@ QueryPort::QueryPort(const AgentParts& parts, Access access)
             [&parts = parts_, first_rank = std::move(access.first_rank)] {
               return LogReader::Node{parts.host, first_rank(), parts.job.local_world_size};
             }),
-      control_(parts.io, key_of(parts.job, parts.agent_id), parts.job.run_id,
-               {query_, logs_, std::move(access.stacks), std::move(access.stop),
-                std::move(access.restart), std::move(access.replace)}) {
-  query_.answer_with("waits", [tell = std::move(access.others_wait)](
-                                  std::string_view, const JobQuery::Reply&) { tell(); });
-  query_.answer_with("end_hung", [end = std::move(access.end_hung)](std::string_view question,
-                                                                    const JobQuery::Reply& reply) {
-    const auto read = end_hung_from(question);
-    reply(to_json(read ? end(*read) : EndHungAnswer{}));
-  });
-}
+      control_(parts.io, key_of(parts.job, parts.agent_id), parts.job.run_id, query_, logs_,
+               std::move(access.requests)) {}
 
 void QueryPort::open() {
   if (const auto opened = control_.open(parts_.job.environment)) {

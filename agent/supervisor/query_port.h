@@ -5,28 +5,21 @@
 
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string_view>
 
 #include "agent/dashboard/metrics_server.h"
 #include "agent/query/control_service.h"
-#include "agent/query/hang_query.h"
 #include "agent/supervisor/parts.h"
 
 namespace ddprun::agent {
 
 class QueryPort {
  public:
+  // Functions, because the rooms below call them, and a test of a job's end needs none of the parts behind them.
   struct Access {
     JobQuery::Access job;
-    std::function<int()> first_rank;    // of this node, in the current round
-    ControlService::TakeStacks stacks;  // of this node's workers
-    std::function<void()> others_wait;  // a node tells this one, the first of the round
-    std::function<EndHungAnswer(const EndHung&)> end_hung;
-    // As ControlService's.
-    std::function<Result<void>(const std::string& by)> stop;
-    std::function<Result<Round>(const std::string& by)> restart;
-    std::function<std::optional<Result<void>>(int rank, const std::string& by)> replace;
+    std::function<int()> first_rank;  // this node's, in the current round
+    ControlService::Requests requests;
   };
   QueryPort(const AgentParts& parts, Access access);
 

@@ -273,22 +273,22 @@ void Supervisor::perform(const TakeStep& action) {
 // ---- queries, and requests to stop or restart
 
 QueryPort::Access Supervisor::query_access() {
-  return {
-      .job = {.node_status = [this](std::size_t events_max) { return node_status(events_max); },
-              .on_event =
-                  [this](std::function<void(const std::string&)> told) {
-                    return observers_.events.on_line(std::move(told));
+  return {.job = {.node_status = [this](std::size_t events_max) { return node_status(events_max); },
+                  .on_event =
+                      [this](std::function<void(const std::string&)> told) {
+                        return observers_.events.on_line(std::move(told));
+                      },
+                  .leader = [this] { return leader_.leader(); }},
+          .first_rank = [this] { return workers_.view().round().rank_offset; },
+          .requests = {
+              .stacks =
+                  [this](const StackQuery& question, StackRequest::Done done) {
+                    workers_.stacks().show(question, std::move(done));
                   },
-              .leader = [this] { return leader_.leader(); }},
-      .first_rank = [this] { return workers_.view().round().rank_offset; },
-      .stacks = [this](
-                    const StackQuery& question,
-                    StackRequest::Done done) { workers_.stacks().show(question, std::move(done)); },
-      .others_wait = [this] { hangs_.others_wait(); },
-      .end_hung = [this](const EndHung& question) { return hangs_.end_hung(question); },
-      .stop = [this](const std::string& by) { return requests_.stop(by); },
-      .restart = [this](const std::string& by) { return requests_.restart(by); },
-      .replace = [this](int rank, const std::string& by) { return requests_.replace(rank, by); }};
+              .stop = [this](const std::string& by) { return requests_.stop(by); },
+              .restart = [this](const std::string& by) { return requests_.restart(by); },
+              .replace = [this](int rank,
+                                const std::string& by) { return requests_.replace(rank, by); }}};
 }
 
 NodeStatus Supervisor::node_status(std::size_t events_max) const {

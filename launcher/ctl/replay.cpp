@@ -34,72 +34,18 @@ std::string state_of(const rdzv::LeaderView& view) {
 
 std::string nodes(int count) { return counted(count, "node"); }
 
-// What the leader decided at the end of a round, and why.
-std::string why_settled(const rdzv::LeaderView& before, const rdzv::LeaderView& after,
-                        const rdzv::JobOutcome* outcome) {
-  if (after.restarts > before.restarts) {
-    return "a worker failed by itself, and no other node was lost or left meanwhile: this costs "
-           "restart " +
-           std::to_string(after.restarts) + " of " + std::to_string(after.max_restarts);
-  }
-  if (outcome == nullptr) {
-    return "no worker failed by itself, or it failed because a node was lost or left: it costs no "
-           "restart";
-  }
-  if (outcome->kind == rdzv::JobOutcome::Kind::kStopped) {
-    return "a stop was asked for, or the leader's own node leaves";
-  }
-  if (outcome->kind != rdzv::JobOutcome::Kind::kFailed) return "the job cannot go on";
-  return before.restarts >= before.max_restarts
-             ? "a worker failed by itself, and " + std::to_string(before.restarts) + " of " +
-                   std::to_string(before.max_restarts) + " restarts are used"
-             : "a worker failed in a way that a restart would not cure";
+// What a leader goes by that has begun to gather nodes or to open a round.
+std::string facts_of(const rdzv::LeaderView& view) {
+  if (view.state != State::kOpening && view.state != State::kGathering) return "";
+  return ", " + nodes(view.ready) + " of " + std::to_string(view.min_nodes) + " to " +
+         std::to_string(view.max_nodes) + " ready, " + std::to_string(view.restarts) + " of " +
+         std::to_string(view.max_restarts) + " restarts used";
 }
 
-std::string why_opened(const rdzv::LeaderView& before, const rdzv::LeaderView& after) {
-  const std::string there = nodes(after.ready) + " of " + std::to_string(after.min_nodes) + " to " +
-                            std::to_string(after.max_nodes) + " can form the group";
-  if (before.state == State::kPausing) return there + ", and the pause is over";
-  if (after.ready >= after.max_nodes) return there + ": all of them";
-  return there + ", and the time to wait for more is over";
-}
+constexpr const char* kIndent = "              ";
 
-std::string why_stopped(const rdzv::RoundInput& input) {
-  const auto* message = std::get_if<rdzv::ToLeader>(&input.what);
-  if (std::get_if<rdzv::WorkerFailed>(message)) {
-    return "a failure ends the round on all nodes; whether it costs a restart is decided when all "
-           "have stopped";
-  }
-  if (std::get_if<rdzv::NodeHello>(message)) {
-    return "there is room for the node that arrived, and no worker has finished yet";
-  }
-  if (std::get_if<rdzv::RestartAsked>(message) || std::get_if<rdzv::StopAsked>(message)) {
-    return "a user asked for it";
-  }
-  return "a node of the round is lost or leaves, and the nodes of a round do not change";
-}
-
-// Why the leader has changed its state; empty: it has not.
-std::string why(const rdzv::LeaderView& before, const rdzv::LeaderView& after,
-                const rdzv::RoundInput& input, const rdzv::JobOutcome* outcome) {
-  if (before.state == after.state && before.round == after.round) return "";
-  if (before.state == State::kStopping) return why_settled(before, after, outcome);
-  if (after.state == State::kOpening) {
-    return before.state == State::kOpening ? "the node that was to open the store is gone"
-                                           : why_opened(before, after);
-  }
-  if (after.state == State::kRunning) return "the store is open, so that the workers can meet";
-  if (after.state == State::kStopping) return why_stopped(input);
-  if (after.state == State::kGathering) {
-    return nodes(after.ready) + " are ready, " + std::to_string(after.min_nodes) +
-           " are needed: waiting for others";
-  }
-  if (after.state != State::kEnded) return "";
-  if (outcome != nullptr && outcome->kind == rdzv::JobOutcome::Kind::kSucceeded) {
-    return "every worker of every node has ended with 0";
-  }
-  return before.state == State::kRunning ? "the round was the last one"
-                                         : "nothing is left to wait for";
+std::string because(std::string_view why) {
+  return why.empty() ? "" : kIndent + ("because " + std::string(why)) + "\n";
 }
 
 enum ReplayCode : int { kReplayed = 0, kNotRead = 1, kDamaged = 3, kDiffers = 4 };
@@ -143,11 +89,13 @@ std::string Replay::on(const agent::NodeInput& input) {
   const auto actions = group_->step(input.event);
   const std::string after = state_of(*group_);
   std::string text = "agent   " + printable(in_words(input.event)) + "\n";
-  if (before != after) text += "              " + before + " -> " + after + "\n";
+  if (before != after) text += kIndent + before + " -> " + after + "\n";
+  text += because(group_->why());
   for (const agent::NodeAction& action : actions) {
-    text += "              " + printable(in_words(action)) + "\n";
+    text += kIndent + printable(in_words(action)) + "\n";
   }
-  if (actions.empty()) text += "              no action is needed in this state\n";
+  if (actions.empty() && group_->why().empty())
+    text += "              no action is needed in this state\n";
   return text + compare(actions.size());
 }
 
@@ -159,13 +107,11 @@ std::string Replay::on(const rdzv::RoundInput& input) {
   const rdzv::LeaderView after = round_->view(input.at);
   std::string text = "leader  " + printable(in_words(input)) + "\n";
   if (state_of(before) != state_of(after)) {
-    text += "              " + state_of(before) + " -> " + state_of(after) + "\n";
+    text += kIndent + state_of(before) + " -> " + state_of(after) + facts_of(after) + "\n";
   }
-  if (const std::string reason = why(before, after, input, round_->outcome()); !reason.empty()) {
-    text += "              because " + reason + "\n";
-  }
+  for (const std::string_view why : round_->why()) text += because(why);
   for (const rdzv::ToNode& message : messages) {
-    text += "              " + printable(in_words(message)) + "\n";
+    text += kIndent + printable(in_words(message)) + "\n";
   }
   return text + compare(messages.size());
 }
@@ -185,7 +131,7 @@ std::string Replay::on(const agent::CallsSeen& seen) {
                                         " of round " + to_string(seen.round)) +
                      "\n";
   for (std::size_t i = 0; i < std::min(seen.ranks.size(), kRanksShown); ++i) {
-    text += "              " + printable(agent::in_words(seen.ranks[i])) + "\n";
+    text += kIndent + printable(agent::in_words(seen.ranks[i])) + "\n";
   }
   if (seen.ranks.size() > kRanksShown) {
     text += "              and " + std::to_string(seen.ranks.size() - kRanksShown) + " more\n";
@@ -213,7 +159,7 @@ std::string Replay::on(const agent::ResponseInput& input) {
   inputs_ += 1;
   const auto actions = response_->step(input.event);
   std::string text = "hangs   " + printable(in_words(input.event)) + "\n";
-  for (const auto& action : actions) text += "              " + printable(in_words(action)) + "\n";
+  for (const auto& action : actions) text += kIndent + printable(in_words(action)) + "\n";
   return text + compare(actions.size());
 }
 

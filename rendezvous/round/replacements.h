@@ -1,6 +1,20 @@
 // The replacements in place of one round: which nodes can take part, the generation, and the
 // replacement that is under way, which is over when all nodes have regrouped in the last generation.
-// A value of the RoundCore, which decides whether a worker is replaced.
+// A value of the RoundCore, which tells the nodes what is decided here.
+//
+//   event \ state        none is under way     one is under way
+//   WorkersRecover       note                  note
+//   WorkerReplaceable    replace (1), or stop  the next generation (1); else stop after the first failure (2)
+//   Regrouped            ignore                of the last generation: count; of all nodes: none is under way
+//   CannotRegroup        ignore                of the last generation, from a node that is awaited: stop (2)
+//   workers end with 0   ignore                on a node that is awaited: stop (2)
+//   WorkerFailed         stop                  stop (2)
+//   its time is over     never                 stop (2)
+//
+//   (1) only if every node is connected and has said WorkersRecover, no worker has ended with 0, the failed one had
+//       committed a step and has a standby, another rank still has the job's state, and the budget allows a restart; and
+//       not if the step is poison: the rank fails again, after it has regrouped, at the step at which it was replaced
+//   (2) the round is stopped for the first failure; the others are its consequences, and its restart is paid already
 #pragma once
 
 #include <cstddef>
@@ -25,7 +39,7 @@ struct Replacements {
     std::set<int> without_state;  // ranks whose state has died, and may not have been given anew
     CoreTime until;
   };
-  // Of a rank that was replaced: as it was when it failed, and the generation that followed.
+  // A rank that was replaced: as it was when it failed, and the generation that followed.
   struct Last {
     std::int64_t committed = 0;
     std::uint32_t generation = 0;
@@ -46,9 +60,30 @@ struct Replacements {
            failed.generation >= before->second.generation;
   }
 
-  // Ranks whose places are taken by processes that need the state from another rank, with this one. Who died in the
-  // last generation had come there together with all others, who have the state since: one that has not yet will
-  // find nobody who has it, and the round is stopped then.
+  // What the RoundCore knows beside this value.
+  struct Situation {
+    std::size_t nodes = 0;
+    int world_size = 0;
+    bool are_all_connected = false;  // else the failure may be a consequence of a loss
+    bool are_some_done = false;
+    bool allows_restart = false;  // budget and rules, for this failure
+  };
+  // Why all are restarted instead; null: the worker is replaced.
+  const char* why_not(const WorkerReplaceable& failed, const Situation& now) const {
+    if (!failed.has_standby) return "no prepared standby waits for its rank";
+    if (now.are_some_done) return "a worker has ended with 0, and comes to no generation";
+    if (failed.committed <= 0) return "its first step was not committed";
+    if (!now.are_all_connected) return "a node may be lost, and the failure its consequence";
+    if (can_recover.size() != now.nodes) return "not all workers can recover";
+    if (std::cmp_equal(without_state(failed).size(), now.world_size)) {
+      return "no rank has the state of the job any more";
+    }
+    return now.allows_restart ? nullptr : "the budget and its rules allow no restart";
+  }
+
+  // Ranks whose places are taken by processes that need the state from another rank, with this one. A rank that died in
+  // the last generation had come there together with all others, which have the state since. If one of these has not
+  // come yet, it will find no rank with the state, and the round is stopped then.
   std::set<int> without_state(const WorkerReplaceable& failed) const {
     std::set<int> ranks;
     if (under_way && failed.generation != generation) ranks = under_way->without_state;
@@ -77,7 +112,7 @@ struct Replacements {
     if (under_way->regrouped.size() == nodes) under_way.reset();
   }
 
-  // To regroup.
+  // That node has not regrouped yet.
   bool awaits(NodeId node) const { return under_way && !under_way->regrouped.contains(node); }
 };
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "rendezvous/common/exit_codes.h"
+#include "rendezvous/common/must_hold.h"
 #include "rendezvous/common/own_pause.h"
 #include "rendezvous/common/text/ranks.h"
 #include "rendezvous/round/hang_core.h"
@@ -59,24 +60,31 @@ RoundCore::RoundCore(RoundConfig config, const Resumption& resumption)
   if (pause.count() > 0) state_ = Pausing{resumption.now + pause};
 }
 
-std::vector<ToNode> RoundCore::step(CoreTime now, NodeId from, const ToLeader& message) {
+void RoundCore::begin_step(CoreTime now) {
   now_ = now;
   news_.clear();
-  if (is_stale(from, message)) return {};
+  why_.clear();
+}
+
+std::vector<ToNode> RoundCore::step(CoreTime now, NodeId from, const ToLeader& message) {
+  begin_step(now);
+  if (is_stale(from, message)) {
+    because("the node is not one of this round, or the message is about another one");
+    return {};
+  }
   std::visit([&](const auto& event) { on(from, event); }, message);
   go_on();
   return std::exchange(out_, {});
 }
 
 std::vector<ToNode> RoundCore::step(CoreTime now, NodeId node, const LinkEvent& event) {
-  now_ = now;
-  news_.clear();
+  begin_step(now);
   if (const auto* away = std::get_if<NodeTurnedAway>(&event)) {
     turned_away(*away);
     return {};
   }
   if (!members_.has(node)) {
-    if (std::holds_alternative<NodeResumed>(event) || claims_.erase(node) == 0) return {};
+    if (std::holds_alternative<NodeResumed>(event) || !waiting_.remove(node)) return {};
     if (std::holds_alternative<NodeSilent>(event)) out_.push_back({node, DeclaredLost{}});
     return std::exchange(out_, {});
   }
@@ -86,8 +94,7 @@ std::vector<ToNode> RoundCore::step(CoreTime now, NodeId node, const LinkEvent& 
 }
 
 std::vector<ToNode> RoundCore::tick(CoreTime now) {
-  now_ = now;
-  news_.clear();
+  begin_step(now);
   for (auto broken = members_.longest_broken();
        broken && broken->since + config_.reconnect_grace <= now;
        broken = members_.longest_broken()) {
@@ -186,30 +193,26 @@ bool RoundCore::may_have_its_rank(NodeId from, const NodeHello& hello) {
   RankCheck check = check_rank(config_, members_, hello);
   if (check.replaces) remove(*check.replaces, NodeGone::How::kReplaced);
   const bool is_own = check.taken_by && check.taken_by == config_.own_node;  // which is alive
-  if (is_own || (check.taken_by && !may_claim(config_, claims_.size()))) {
+  if (is_own || (check.taken_by && !may_claim(config_, waiting_.size()))) {
     refuse(from, hello, check.refusal, check.refusal);
     return false;
   }
   if (check.warning) out_.push_back({from, Warning{std::move(*check.warning)}});
-  if (check.taken_by) claims_.emplace(from, Claim{hello, now_ + config_.silence_limit});
+  if (check.taken_by) waiting_.add(from, hello, now_ + config_.silence_limit);
   return !check.taken_by;
 }
 
-void RoundCore::settle_claims() {
-  for (auto at = claims_.begin(); at != claims_.end();) {
-    Claim& claim = at->second;
-    RankCheck check = check_rank(config_, members_, claim.hello);
-    const bool is_taken = check.taken_by && !has_ended();
-    if (is_taken && was_paused(claim.until)) claim.until = now_ + config_.silence_limit;
-    if (is_taken && now_ < claim.until) {
-      ++at;
-      continue;
-    }
-    const auto settled = claims_.extract(at++);
-    if (is_taken) {
-      refuse(settled.key(), settled.mapped().hello, check.refusal, check.refusal);
+void RoundCore::settle_waiting() {
+  RankCheck check;
+  const auto is_taken = [&](const NodeHello& hello) {
+    check = check_rank(config_, members_, hello);
+    return check.taken_by && !has_ended();
+  };
+  while (auto settled = waiting_.settle(now_, config_.silence_limit, kLate, is_taken)) {
+    if (settled->is_refused) {
+      refuse(settled->node, settled->hello, check.refusal, check.refusal);
     } else {
-      on(settled.key(), settled.mapped().hello);
+      on(settled->node, settled->hello);
     }
   }
 }
@@ -244,8 +247,10 @@ void RoundCore::on(NodeId from, const StoreOpened& opened) {
   if (opening == nullptr || opening->host != from) return;
   next_.nodes_joined += members_.form_group();  // includes nodes that came meanwhile
   if (members_.group().front() == from && round_ >= round_min_) {
+    because("the store is open, so that the workers can meet");
     announce_round(opened.port);
   } else {
+    because("a node came meanwhile that is to be the host, or has been in a later round");
     round_ = next(round_);
     open_round();
   }
@@ -254,6 +259,7 @@ void RoundCore::on(NodeId from, const StoreOpened& opened) {
 void RoundCore::on(NodeId from, const StoreNotOpened& refused) {
   const auto* opening = std::get_if<Opening>(&state_);
   if (opening == nullptr || opening->host != from) return;
+  because("the workers have no store to meet at");
   end(cannot_run(kExitCannotRun, refused.why));
 }
 
@@ -263,13 +269,20 @@ void RoundCore::on(NodeId from, const WorkerFailed& failed) {
     stopping->add_consequences({failed.failure}, consequences_max());
   } else if (auto* running = std::get_if<Running>(&state_)) {
     tell_of_break(failed.failure.rank, from);
-    auto& under_way = running->replacements.under_way;
-    if (under_way) return stop_replacing(std::move(*under_way), failed.failure);
-    StoppingRound next_state;
-    next_state.cause = failed.failure;
-    next_state.cause_node = from;
-    stop_round(std::move(next_state));
+    if (running->replacements.under_way) return stop_replacing(*running, failed.failure);
+    stop_after(from, failed.failure);
   }
+}
+
+void RoundCore::stop_after(NodeId node, WorkerFailure cause, std::string why_last) {
+  because(
+      "a failure ends the round on all nodes; whether it costs a restart is decided when all have "
+      "stopped");
+  StoppingRound stopping;
+  stopping.cause = std::move(cause);
+  stopping.cause_node = node;
+  stopping.why_last = std::move(why_last);
+  stop_round(std::move(stopping));
 }
 
 void RoundCore::on(NodeId from, const SomeWorkersDone&) { workers_ended_on(from); }
@@ -283,7 +296,7 @@ void RoundCore::workers_ended_on(NodeId node) {
   auto* running = std::get_if<Running>(&state_);
   if (running == nullptr) return;
   running->are_some_done = true;
-  if (running->replacements.awaits(node)) spoil(running->replacements);
+  if (running->replacements.awaits(node)) regrouping_is_in_vain(*running);
 }
 
 // ---- replacement in place
@@ -296,38 +309,35 @@ void RoundCore::on(NodeId from, const WorkerReplaceable& failed) {
   auto* running = std::get_if<Running>(&state_);
   if (running == nullptr) return on(from, WorkerFailed{failed.round, failed.failure});
   note_request(failed.failure.asked_by);
-  Replacements& replacements = running->replacements;
+  const Replacements& replacements = running->replacements;
   const bool is_poison = replacements.is_poison(failed);
-  if (!is_poison && may_replace(*running, failed)) return replace(*running, from, failed);
+  const char* why_not = is_poison ? "the same step has ended this rank twice"
+                                  : replacements.why_not(failed, as_seen(*running, failed.failure));
+  if (why_not == nullptr) return replace(*running, from, failed);
+  because(why_not);
   // Its own node waits for the decision, too.
   tell_of_break(failed.failure.rank, std::nullopt);
-  if (replacements.under_way && !is_poison) {
-    return stop_replacing(std::move(*replacements.under_way), failed.failure);
-  }
-  StoppingRound next_state;
-  next_state.cause = failed.failure;
-  next_state.cause_node = from;
-  if (is_poison) {
-    next_state.why_last = "step " + std::to_string(failed.committed + 1) + " has ended rank " +
-                          std::to_string(failed.failure.rank) + " twice";
-  }
-  stop_round(std::move(next_state));
+  if (replacements.under_way && !is_poison) return stop_replacing(*running, failed.failure);
+  stop_after(from, failed.failure,
+             !is_poison ? ""
+                        : "step " + std::to_string(failed.committed + 1) + " has ended rank " +
+                              std::to_string(failed.failure.rank) + " twice");
 }
 
-bool RoundCore::may_replace(const Running& running, const WorkerReplaceable& failed) const {
-  if (!failed.has_standby || running.are_some_done || failed.committed <= 0) return false;
-  // If one of them is lost, the failure may be a consequence of that.
+Replacements::Situation RoundCore::as_seen(const Running& running,
+                                           const WorkerFailure& failure) const {
   const auto is_connected = [this](NodeId id) {
     return members_.has(id) && members_.is_connected(id);
   };
-  if (!std::ranges::all_of(members_.group(), is_connected)) return false;
-  const auto without_state = running.replacements.without_state(failed).size();
-  if (std::cmp_equal(without_state, members_.world_size())) return false;
-  return running.replacements.can_recover.size() == members_.group().size() &&
-         policy_.allows_retry(failed.failure, now_ - running.since);
+  return {.nodes = members_.group().size(),
+          .world_size = members_.world_size(),
+          .are_all_connected = std::ranges::all_of(members_.group(), is_connected),
+          .are_some_done = running.are_some_done,
+          .allows_restart = policy_.allows_retry(failure, now_ - running.since)};
 }
 
 void RoundCore::replace(Running& running, NodeId node, const WorkerReplaceable& failed) {
+  because("a standby has its rank, and the other ranks have the state: this costs a restart");
   policy_.replaced();
   in_place_ += 1;
   running.replacements.begin(node, failed, now_ + config_.replace_timeout);
@@ -349,21 +359,22 @@ void RoundCore::on(NodeId from, const Regrouped& regrouped) {
 void RoundCore::on(NodeId from, const CannotRegroup& refusal) {
   auto* running = std::get_if<Running>(&state_);
   if (running == nullptr) return;
-  Replacements& replacements = running->replacements;
+  const Replacements& replacements = running->replacements;
   if (refusal.generation == replacements.generation && replacements.awaits(from)) {
-    spoil(replacements);
+    regrouping_is_in_vain(*running);
   }
 }
 
-// The others wait in vain for the ranks of a node.
-void RoundCore::spoil(Replacements& replacements) {
-  tell_of_break(replacements.under_way->cause.rank, std::nullopt);
-  stop_replacing(std::move(*replacements.under_way), std::nullopt);
+void RoundCore::regrouping_is_in_vain(Running& running) {
+  because("the others wait in vain for ranks that do not regroup");
+  tell_of_break(running.replacements.under_way->cause.rank, std::nullopt);
+  stop_replacing(running);
 }
 
-// The next rung: another round. `last`: the failure that decided it. All nodes were told.
-void RoundCore::stop_replacing(Replacements::UnderWay under_way,
-                               const std::optional<WorkerFailure>& last) {
+// Another round follows instead. `last`: the failure that decided it. All nodes were told.
+void RoundCore::stop_replacing(Running& running, const std::optional<WorkerFailure>& last) {
+  because("the round is stopped for the failure of the replacement, whose restart is paid");
+  Replacements::UnderWay under_way = std::move(*running.replacements.under_way);
   StoppingRound stopping;
   stopping.cause = std::move(under_way.cause);
   stopping.cause_node = under_way.cause_node;
@@ -402,6 +413,7 @@ void RoundCore::make_last(const NodeLeaving& why, std::optional<NodeId> leaver,
   StoppingRound fresh;
   if (stopping == nullptr) stopping = &fresh;
   if (stopping->last) return;
+  because("no round follows: a stop was asked for, or the leader's own node leaves");
   stopping->last = why;
   stopping->asked_by = asked_by;
   if (leaver) stopping->gone.insert(*leaver);
@@ -416,6 +428,7 @@ void RoundCore::make_last(const NodeLeaving& why, std::optional<NodeId> leaver,
 void RoundCore::on(NodeId from, const NodeStuck& stuck) {
   if (has_ended()) return;
   JobOutcome outcome = cannot_run(kExitWorkerStuck, stuck.sentence);
+  because("a worker there hangs inside the kernel, and no later round can have that node");
   if (from != config_.own_node) {
     outcome.last_round = round_;
     outcome.restarts = restarts();
@@ -462,6 +475,7 @@ void RoundCore::remove(NodeId node, NodeGone::How how) {
   members_.remove(node);
   if (auto* ended = std::get_if<Ended>(&state_)) ended->untold.erase(node);
   if (is_running() && was_in_group) {
+    because("a node of the round is lost or leaves, and the nodes of a round do not change");
     StoppingRound next_state;
     next_state.has_lost_node = is_loss;
     if (is_loss) tell_of_break(first_worker, node);
@@ -474,6 +488,7 @@ void RoundCore::remove(NodeId node, NodeGone::How how) {
 
 // The node's agent is heard but does not do what it was told.
 void RoundCore::give_up_on(NodeId node) {
+  because("the agent of a node does not do what it is told, and is declared lost");
   remove(node, NodeGone::How::kUnresponsive);
   out_.push_back({node, DeclaredLost{}});
 }
@@ -498,6 +513,7 @@ void RoundCore::note_request(const std::string& by) {
 // If no round runs, another one is coming anyway, or the job has ended.
 void RoundCore::on(NodeId, const RestartAsked& asked) {
   if (!is_running()) return;
+  because("a user asked for it, so that it costs nothing");
   note_request(asked.by);
   next_.after_request = true;
   next_.asked_by = asked.by;
@@ -512,13 +528,31 @@ void RoundCore::on(NodeId, const StopAsked& asked) {
 // ---- from state to state
 
 void RoundCore::go_on() {
-  settle_claims();
+  settle_waiting();
   // Each call makes at most one step; a step may make the next one possible.
   for (auto before = state_.index();; before = state_.index()) {
     std::visit([&](auto& state) { go_on(state); }, state_);
     if (state_.index() == before) break;
   }
-  if (has_ended()) settle_claims();  // who waits is told
+  if (has_ended()) settle_waiting();  // nodes that wait are told
+  check();
+}
+
+// What no order of events may lead to.
+void RoundCore::check() const {
+  const std::size_t nodes = members_.group().size();
+  if (const auto* running = std::get_if<Running>(&state_)) {
+    must_hold(running->done.size() < nodes, "a round ends when every node is done");
+    const auto& under_way = running->replacements.under_way;
+    must_hold(!under_way || under_way->regrouped.size() < nodes,
+              "a replacement is over when every node has regrouped");
+  } else if (const auto* stopping = std::get_if<StoppingRound>(&state_)) {
+    must_hold(!stopping->awaited.is_empty(), "a round is settled when every node has stopped");
+    must_hold(!stopping->is_paid || stopping->cause, "a replacement is for a worker that failed");
+  } else if (const auto* ended = std::get_if<Ended>(&state_)) {
+    must_hold(std::cmp_less_equal(ended->untold.size(), members_.count()),
+              "only nodes of the job are awaited at its end");
+  }
 }
 
 void RoundCore::go_on(Gathering& gathering) {
@@ -526,8 +560,12 @@ void RoundCore::go_on(Gathering& gathering) {
                                !members_.is_empty() || round_ != Round{}};
   switch (gathering.go_on(config_, nodes, now_)) {
     case Gathering::Next::kOpen:
+      because(members_.ready() >= config_.max_nodes
+                  ? "as many nodes are ready as may take part"
+                  : "enough nodes are ready, and the time to wait for more is over");
       return open_round();
     case Gathering::Next::kGiveUp:
+      because("too few nodes came in time");
       return end(too_few_nodes(config_, members_.ready(), has_run_, next_.after_loss,
                                missing_ranks(), turned_away_.in_words()));
     case Gathering::Next::kWait:
@@ -544,7 +582,9 @@ void RoundCore::go_on(Gathering& gathering) {
 }
 
 void RoundCore::go_on(Pausing& pausing) {
-  if (now_ >= pausing.until) open_round_or_gather();
+  if (now_ < pausing.until) return;
+  because("the pause is over");
+  open_round_or_gather();
 }
 
 void RoundCore::go_on(Opening& opening) {
@@ -554,9 +594,13 @@ void RoundCore::go_on(Opening& opening) {
       opening.until = now_ + config_.answer_timeout;
       return;
     }
-    if (opening.host == config_.own_node) return end(store_not_opened(config_.answer_timeout));
+    if (opening.host == config_.own_node) {
+      because("the leader's own node does not open the store");
+      return end(store_not_opened(config_.answer_timeout));
+    }
     give_up_on(opening.host);
   }
+  because("the node that was to open the store is gone, or too few nodes are left");
   round_ = next(round_);
   open_round_or_gather();
 }
@@ -566,12 +610,15 @@ void RoundCore::go_on(Running& running) {
   if (under_way && now_ >= under_way->until && was_paused(under_way->until)) {
     under_way->until = now_ + config_.answer_timeout;
   } else if (under_way && now_ >= under_way->until) {
+    because("not all nodes have regrouped in time");
     tell_of_break(under_way->cause.rank, std::nullopt);
-    return stop_replacing(std::move(*under_way), std::nullopt);
+    return stop_replacing(running);
   }
   if (running.done.size() == members_.group().size()) {
+    because("every worker of every node has ended with 0");
     end(JobOutcome{});
   } else if (!running.are_some_done && members_.has_room() && members_.has_connected_outsider()) {
+    because("there is room for the node that arrived, and no worker has finished yet");
     next_.after_arrival = true;
     stop_round({});
   }
@@ -597,11 +644,9 @@ void RoundCore::go_on(Ended& ended) {
 }
 
 void RoundCore::open_round_or_gather() {
-  if (members_.ready() >= config_.min_nodes) {
-    open_round();
-  } else {
-    state_ = Gathering{};
-  }
+  if (members_.ready() >= config_.min_nodes) return open_round();
+  because("too few nodes are ready: waiting for others");
+  state_ = Gathering{};
 }
 
 void RoundCore::open_round() {
@@ -656,17 +701,27 @@ void RoundCore::settle(StoppingRound stopping) {
       stopping.is_paid || (stopping.why_last.empty() && is_own_fault &&
                            policy_.allows_retry(*outcome.cause, stopping.uptime));
   if (is_own_fault && !may_retry) {
+    because("a worker failed by itself, and no restart is left or would cure it");
     outcome.kind = JobOutcome::Kind::kFailed;
     outcome.sentence = std::move(stopping.why_last);
     outcome.exit_code = outcome.cause->status.as_shell_code();
     return end(std::move(outcome));
   }
   if (stopping.last) {
+    because("a stop was asked for, or the leader's own node leaves");
     outcome.sentence = std::move(stopping.asked_by);
     return end(stopped_by(*stopping.last, std::move(outcome)));
   }
   const auto pause = policy_.round_ended({is_own_fault, stopping.has_lost_node, stopping.uptime,
                                           /*is_paid=*/stopping.is_paid});
+  because(
+      !is_own_fault
+          ? "no worker failed by itself, or it failed because a node was lost or left: it costs "
+            "no restart"
+      : stopping.is_paid
+          ? "the restart was paid when the replacement began"
+          : "a worker failed by itself, and no other node was lost or left meanwhile: this "
+            "costs a restart");
   if (is_own_fault) {
     if (stopping.is_paid) in_place_ -= 1;
     next_.after_failure = std::move(outcome.cause);

@@ -19,54 +19,45 @@
 //                          back-off   all stopped          no budget, own node left
 //
 //   event \ state    Gathering         Pausing         Opening             Running             Stopping            Ended
-//   NodeHello (1)    add, progress     add             add                 add; room: stop (2) add                 JobEnd
+//   NodeHello (1)    add, progress     add             add                 add; room: stop     add                 JobEnd
 //   StoreOpened      ignore            ignore          of host: RoundStart ignore              ignore              ignore
 //   StoreNotOpened   ignore            ignore          of host: end        ignore              ignore              ignore
-//   WorkerFailed     ignore            ignore          ignore              cause; stop (7)     consequence         ignore
-//   WorkerReplaceable ignore           ignore          ignore              replace (8) or stop consequence         ignore
+//   WorkerFailed     ignore            ignore          ignore              cause; stop (2)     consequence         ignore
+//   WorkerReplaceable ignore           ignore          ignore              replace or stop (3) consequence         ignore
 //   WorkersRecover   ignore            ignore          ignore              note                ignore              ignore
-//   Regrouped        ignore            ignore          ignore              count (8)           ignore              ignore
-//   CannotRegroup    ignore            ignore          ignore              ignore; stop (9)    ignore              ignore
-//   SomeWorkersDone  ignore            ignore          ignore              newcomers wait (9)  ignore              ignore
-//   WorkersDone      ignore            ignore          ignore              count (9); all: end(0) ignore           ignore
+//   Regrouped        ignore            ignore          ignore              count (3)           ignore              ignore
+//   CannotRegroup    ignore            ignore          ignore              ignore; stop (3)    ignore              ignore
+//   SomeWorkersDone  ignore            ignore          ignore              newcomers wait (3)  ignore              ignore
+//   WorkersDone      ignore            ignore          ignore              count (3); all: end(0) ignore           ignore
 //   RoundStopped     ignore            ignore          ignore              ignore              count; all: settle  ignore
-//   NodeLeaving      remove            remove          remove; host: (3)   remove; stop (4)    remove; count       ignore
+//   NodeLeaving      remove            remove          remove; host gone   remove; stop        remove; count       ignore
 //     of own node    end(Stopped)      end(Stopped)    end(Stopped)        stop                leave; then end     ignore
-//   NodeStuck        remove            remove          remove; host: (3)   remove; stop (4,7)  remove; count       ignore
+//   NodeStuck        remove            remove          remove; host gone   remove; stop (2)    remove; count       ignore
 //     of own node    end(CannotRun)    end(CannotRun)  end(CannotRun)      end(CannotRun)      end(CannotRun)      ignore
 //   RestartAsked     ignore            ignore          ignore              stop; costs nothing ignore              ignore
-//   StopAsked (5)    end(Stopped)      end(Stopped)    end(Stopped)        stop                stop; then end      ignore
+//   StopAsked        end(Stopped)      end(Stopped)    end(Stopped)        stop                stop; then end      ignore
 //   Goodbye          ignore            ignore          ignore              ignore              ignore              was told
 //   Disconnected     grace             grace           grace               grace               grace               grace
 //   Resumed          no grace          no grace        no grace            no grace            no grace            no grace
 //   TurnedAway       note              note            note                note                note                note
-//   Silent, or the   remove            remove          remove; host: (3)   remove; stop (4,7)  remove; count       was told
+//   Silent, or the   remove            remove          remove; host gone   remove; stop (2)    remove; count       was told
 //     grace is over
-//   tick             last call: open;  over: open, or  host too late: (6)  too late: stop (9)  too late: remove,   too late: told
-//                    too late: end     gather                                                  count (6)           or not
+//   tick             last call: open;  over: open, or  host too late (4)   too late: stop (3)  too late (4)        too late: told
+//                    too late: end     gather                                                                      or not
 //
-//   (1) refused if its settings do not fit, or if there are too many spares already; a node
-//       whose connection is broken loses its rank to it. A connected one may be dead as well, and this node the one that
-//       was started in its place: then the hello waits until the other's end is known, at most silence_limit; refused
-//       after it. Of a node that is no member yet only the end of its connection is heard
-//   (2) once a worker has ended with 0 a newcomer only waits
-//   (3) the next round number, another host; in every state: if too few nodes are left, Gathering again
-//   (4) if a spare leaves or is lost, nothing stops
-//   (6) the agent is heard and does not answer (answer_timeout, stop_margin): removed, and told DeclaredLost; another host.
-//       Our own node: Opening: end(CannotRun); Stopping: no time limit, since a preempted one leaves its workers their
-//       time. A leader that was paused itself waits again
-//   (5) from a present node, or from a leader that is no node, as node 0
-//   (7) first of all GroupBroken to the other nodes of the round, whose workers may wait for those that are gone for ever
-//   (8) replaced in place: ReplaceWorker with the next generation to all nodes of the round, which costs one restart at once.
-//       Only if every node is connected and has said WorkersRecover, no worker has ended with 0, the failed one had committed
-//       a step, another rank still has the job's state, and the budget and its rules allow a restart. It is over when all
-//       nodes have sent Regrouped with the last generation. A rank that fails again at the step at which it was replaced,
-//       after it has regrouped, ends the job: the step is poison.
-//       Everything else as WorkerFailed, with GroupBroken also to its own node
-//   (9) while a worker is replaced: if nodes have not regrouped in replace_timeout, if workers end with 0 on a node that has
-//       not regrouped, if a node says of the last generation that it cannot regroup, or if another worker fails that is not
-//       replaced, the round is stopped after the first failure for which a replacement is under way; the others are its
-//       consequences, and its restart is paid already
+//   "stop" if the node is one of the round: for a spare nothing stops. "host gone": the next round number with another
+//   host; in every state: if too few nodes are left, Gathering again. StopAsked may come from a leader that is no node,
+//   as node 0.
+//   (1) refused if its settings do not fit, or if there are too many spares already. A node whose connection is broken
+//       loses its rank to it; for the rank of a connected one it waits (waiting_hellos.h), because that may be dead as well,
+//       and this node its successor. While it waits, only the end of its connection is handled. Once a worker has ended
+//       with 0, a newcomer only waits
+//   (2) first of all GroupBroken to the other nodes of the round, whose workers may wait for those that are gone for ever
+//   (3) as replacements.h decides: ReplaceWorker with the next generation to all nodes of the round, which costs one restart
+//       at once; or the round is stopped, with GroupBroken to all nodes of the round. A step that is poison ends the job
+//   (4) the agent is connected and does not answer (answer_timeout, stop_margin): removed, and told DeclaredLost. Our own
+//       node: Opening: end(CannotRun); Stopping: no time limit, since a preempted one leaves its workers their time. A
+//       leader that was paused itself waits again
 //
 // clang-format on
 //
@@ -87,9 +78,9 @@
 //   Ended               JobEnd, as for any newcomer
 #pragma once
 
-#include <map>
 #include <optional>
 #include <set>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -103,6 +94,7 @@
 #include "rendezvous/round/round_end.h"
 #include "rendezvous/round/round_messages.h"
 #include "rendezvous/round/turned_away.h"
+#include "rendezvous/round/waiting_hellos.h"
 
 namespace ddprun::rdzv {
 
@@ -153,11 +145,13 @@ class RoundCore {
   std::vector<ToNode> step(const RoundInput& input);
   std::optional<CoreTime> deadline() const;                      // when to call tick()
   const std::vector<LeaderNews>& news() const { return news_; }  // from the last step
+  // The reasons of what the last step decided, as sentences, in the order of the decisions.
+  const std::vector<std::string_view>& why() const { return why_; }
 
   // Whether a new connection for this node and session may resume the old one.
   bool can_resume(NodeId node, std::uint64_t session) const;
   // A member, or a node that waits for its rank.
-  bool has(NodeId node) const { return members_.has(node) || claims_.contains(node); }
+  bool has(NodeId node) const { return members_.has(node) || waiting_.has(node); }
 
   Round round() const { return round_; }
   int restarts() const { return policy_.restarts(); }
@@ -190,11 +184,6 @@ class RoundCore {
     bool are_some_done = false;  // a worker ended with 0: its work must not be repeated
     Replacements replacements = {};
   };
-  // Of a node whose rank another one has.
-  struct Claim {
-    NodeHello hello;
-    CoreTime until;
-  };
   struct Ended {
     JobOutcome outcome;
     std::set<NodeId> untold;
@@ -203,6 +192,8 @@ class RoundCore {
   using State = std::variant<Gathering, Pausing, Opening, Running, StoppingRound, Ended>;
   using Out = std::vector<ToNode>;
 
+  void begin_step(CoreTime now);
+  void because(std::string_view sentence) { why_.push_back(sentence); }
   bool is_stale(NodeId from, const ToLeader& message) const;
 
   void on(NodeId from, const NodeHello& hello);
@@ -229,7 +220,7 @@ class RoundCore {
 
   void refuse(NodeId from, const NodeHello& hello, std::string sentence, std::string why);
   bool may_have_its_rank(NodeId from, const NodeHello& hello);
-  void settle_claims();
+  void settle_waiting();
   bool may_wait(NodeId from, const NodeHello& hello);
   void turned_away(NodeTurnedAway node);
   void remove(NodeId node, NodeGone::How how);
@@ -240,6 +231,7 @@ class RoundCore {
                  const std::string& asked_by = {});
   void note_request(const std::string& by);
 
+  void check() const;
   void go_on();
   void go_on(Gathering& gathering);
   void go_on(Pausing& pausing);
@@ -254,21 +246,23 @@ class RoundCore {
   void open_round_or_gather();
   void announce_round(std::uint16_t port);
   void tell_of_break(int rank, std::optional<NodeId> knows);
-  bool may_replace(const Running& running, const WorkerReplaceable& failed) const;
+  Replacements::Situation as_seen(const Running& running, const WorkerFailure& failure) const;
   void replace(Running& running, NodeId node, const WorkerReplaceable& failed);
-  void stop_replacing(Replacements::UnderWay under_way, const std::optional<WorkerFailure>& last);
+  void stop_after(NodeId node, WorkerFailure cause, std::string why_last = {});
+  void stop_replacing(Running& running, const std::optional<WorkerFailure>& last = {});
+  void regrouping_is_in_vain(Running& running);
   void workers_ended_on(NodeId node);
-  void spoil(Replacements& replacements);
   void stop_round(StoppingRound stopping, const std::optional<NodeGone>& gone = {});
   void settle(StoppingRound stopping);
   void end(JobOutcome outcome);
 
   Out out_;  // of the current step
   std::vector<LeaderNews> news_;
+  std::vector<std::string_view> why_;  // literals
   RoundConfig config_;
   State state_;
   Membership members_;
-  std::map<NodeId, Claim> claims_;
+  WaitingHellos waiting_;
   TurnedAwayNodes turned_away_;  // since the last round
   RestartPolicy policy_;
   Round round_{};

@@ -39,7 +39,7 @@ std::optional<CoreTime> RoundCore::deadline() const {
   if (const auto broken = members_.longest_broken()) {
     consider(broken->since + config_.reconnect_grace);
   }
-  for (const auto& [node, claim] : claims_) consider(claim.until);
+  consider(waiting_.deadline());
   if (const auto* gathering = std::get_if<Gathering>(&state_)) {
     consider(gathering->until());
     if (gathering->give_up) consider(gathering->notices.next());

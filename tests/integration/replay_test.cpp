@@ -40,7 +40,8 @@ TEST(Replay, TellsEveryDecisionOfAJobAndWhatLedToIt) {
   EXPECT_THAT(
       told.out,
       HasSubstr("running (round 0) -> stopping (round 0)\n              because a failure "));
-  EXPECT_THAT(told.out, HasSubstr("this costs restart 1 of 1\n"));
+  EXPECT_THAT(told.out, HasSubstr("this costs a restart\n"));
+  EXPECT_THAT(told.out, HasSubstr(", 1 node of 1 to 1 ready, 1 of 1 restarts used\n"));
   EXPECT_THAT(told.out, HasSubstr("because every worker of every node has ended with 0\n"));
   EXPECT_THAT(told.out, HasSubstr("all decisions were the same as in the recording\n"));
 }

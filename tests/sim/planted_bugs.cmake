@@ -40,7 +40,7 @@ plant(NoGraceForBrokenConnections rendezvous/round/round_core_queries.cpp
       "consider(broken->since + config_.reconnect_grace)" "consider(broken->since)")
 plant(RoundGoesOnWithoutANode ${leader} "is_running() && was_in_group" "false")
 plant(OtherNodesAreNotToldOfABreak ${leader} "id != knows && members_.has(id)" "false")
-plant(OwnWorkersAreNotToldOfABreak ${agent} "!all(running->has_ended)" "false")
+plant(OwnWorkersAreNotToldOfABreak ${agent} "!running->have_all_ended()" "false")
 plant(LostNodeIsAwaited rendezvous/round/round_end.h "awaited.erase(node)" "false")
 plant(StoreHostMayBeGone ${leader} "members_.has(opening.host)" "true")
 plant(SuccessWithoutEverybody ${leader}
@@ -56,23 +56,24 @@ plant(SilenceIsNotNoticed rendezvous/round/liveness.h "now - heard >= keep_alive
 plant(NewLeaderBeginsAtRoundZero ${leader} "std::max(round_, round_min_)" "round_")
 plant(NewLeaderForgetsTheBudget rendezvous/round/restart_policy.h
       "std::min(restarts, rules_.max_restarts)" "0")
-plant(StopIsAnsweredTooEarly ${agent} "stopping == nullptr || !all(stopping->has_ended)"
+plant(StopIsAnsweredTooEarly ${agent} "stopping == nullptr || !stopping->have_all_ended()"
       "stopping == nullptr")
 plant(LeaverWaitsForTheJobsEnd ${agent} "leads()" "true")
-plant(TimerThatWasReplacedIsTaken ${agent} "!armed_ || armed_->timer != e.timer" "!armed_")
-plant(StepTakenTooLateEndsTheNextOne ${agent} "ending->step == taken.step" "true")
-plant(LeaderIsMissedForEver ${agent} "!stopping.outcome" "false")
+plant(TimerThatWasReplacedIsTaken ${agent} "armed_ != e.timer" "!armed_")
+plant(StepTakenTooLateEndsTheNextOne ${agent} "ending->steps.step() == taken.step" "true")
+plant(LeaderIsMissedForEver ${agent}
+      "std::get<Stopping>(state_).follow_with(FinishAlone{std::move(outcome)})" "void()")
 
 # Replacement in place.
 set(replacements rendezvous/round/replacements.h)
 plant(ReplacementCostsNothing rendezvous/round/restart_policy.h "history_.restarts += 1" "history_.restarts += 0")
 plant(RestartAfterAReplacementIsChargedAgain rendezvous/round/restart_policy.h "end.is_paid ? 0 : 1" "1")
 plant(ReplacementThatFailedHasNotPaid ${leader} "stopping.is_paid = true" "stopping.is_paid = false")
-plant(ReplacesWhoHasCommittedNothing ${leader} "failed.committed <= 0" "false")
-plant(ReplacesWithoutAStandby ${leader} "!failed.has_standby" "false")
-plant(ReplacesThoughOthersCannotRecover ${leader}
-      "running.replacements.can_recover.size() == members_.group().size()" "true")
-plant(ReplacesThoughNoneHasTheState ${leader} "std::cmp_equal(without_state, members_.world_size())" "false")
+plant(ReplacesWhoHasCommittedNothing ${replacements} "failed.committed <= 0" "false")
+plant(ReplacesWithoutAStandby ${replacements} "!failed.has_standby" "false")
+plant(ReplacesThoughOthersCannotRecover ${replacements} "can_recover.size() != now.nodes" "false")
+plant(ReplacesThoughNoneHasTheState ${replacements}
+      "std::cmp_equal(without_state(failed).size(), now.world_size)" "false")
 plant(ReplacesThoughANodeMayBeLost ${leader} "std::ranges::all_of(members_.group(), is_connected)" "true")
 plant(PoisonStepIsTriedForEver ${replacements} "before->second.committed == failed.committed" "false")
 plant(PoisonStepIsRestarted ${leader} "stopping.why_last.empty()" "true")
@@ -85,9 +86,9 @@ plant(OwnNodeIsNotToldOfARefusal ${leader} "tell_of_break(failed.failure.rank, s
       "tell_of_break(failed.failure.rank, from)")
 plant(OwnNodeIsNotToldOfTheTimeLimit ${leader} "tell_of_break(under_way->cause.rank, std::nullopt)"
       "tell_of_break(under_way->cause.rank, under_way->cause_node)")
-plant(WorkersAreNotToldOfADeadOne ${agent} "!all(workers.has_ended)" "false")
-plant(ReplacedWorkerStaysDead ${agent} "workers->has_ended[static_cast<std::size_t>(dead.mapped())] = false"
-      "workers->has_ended[static_cast<std::size_t>(dead.mapped())] = true")
+plant(WorkersAreNotToldOfADeadOne ${agent} "!workers.have_all_ended()" "false")
+plant(ReplacedWorkerStaysDead ${agent} "workers->has_ended[static_cast<std::size_t>(*dead)] = false"
+      "workers->has_ended[static_cast<std::size_t>(*dead)] = true")
 plant(ReplacesAfterAFailure ${agent} "running->has_failed ? nullptr : running" "running")
 plant(NodeForgetsWhatAReplacementCost ${agent} "std::max(last_round_->restarts, replace.restarts)"
       "last_round_->restarts")

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <csignal>
 #include <functional>
 #include <utility>
@@ -417,6 +418,21 @@ TEST_F(NodeCoreTest, KillsAWorkerThatHangsAndReportsItsEndAsAFailure) {
   EXPECT_THAT(core.step(TimerExpired{TimerId{1}}), IsEmpty()) << "it has ended";
   EXPECT_THAT(core.step(WorkerHung{kFirst, 1}), IsEmpty());
   EXPECT_THAT(core.step(WorkerHung{kSecond, 0}), IsEmpty()) << "of another round";
+}
+
+TEST_F(NodeCoreTest, AWorkerThatHangsHasItsTimeLimitInAPreemptedNodeToo) {
+  run();
+  core.step(WorkerHung{kFirst, 1});
+  core.step(PreemptSignal{SIGUSR1});
+  EXPECT_EQ(names_of(core.step(TimerExpired{TimerId{1}})), "SIGTERM SIGTERM ArmTimer NodeLeaving");
+}
+
+TEST_F(NodeCoreTest, WorkersOfAPreemptedNodeHaveTheirTimeThoughOneThatHungHasEnded) {
+  run();
+  core.step(WorkerHung{kFirst, 1});
+  core.step(failed(1, ExitStatus::killed(SIGKILL)));
+  core.step(PreemptSignal{SIGUSR1});
+  EXPECT_THAT(core.step(TimerExpired{TimerId{1}}), IsEmpty());
 }
 
 TEST_F(NodeCoreTest, GivesUpOnAWorkerThatHangsInTheKernel) {
@@ -1028,7 +1044,7 @@ TEST(NodeCore, AnswersEveryEventInEveryStateAsItsTableSays) {
        {"NodeLeaving", "AskToLeave", "NodeLeaving", kNextStep, ""},
        {"NodeLeaving Finish TakeStep ArmTimer", "AskToLeave", "NodeLeaving", kNextStep, ""}},
       {TimerExpired{TimerId{1}}, {"", "", "GraceOver TakeStacks ArmTimer", kNextStep, ""}, {}},
-      {StacksTaken{kFirst}, {"", "", "SIGKILL ArmTimer", "", ""}, {}},
+      {StacksTaken{kFirst}, {"", "", "", "", ""}, {}},
       {WorkersSeen{kFirst, {{}}}, {"", "", "", "", ""}, {}},
       {RoundClosed{kFirst}, {"", "", "", "", ""}, {}},
       {StepTaken{EndStep::kLogs}, {"", "", "", kNextStep, ""}, {}},
@@ -1045,6 +1061,64 @@ TEST(NodeCore, AnswersEveryEventInEveryStateAsItsTableSays) {
             << (hosts_leader ? " with the leader" : " without the leader");
       }
     }
+  }
+}
+
+// ---- the table of the stages of Stopping. kLooking: Grace after a failure, while the workers are looked at
+
+enum Stage { kAsked, kGrace, kLooking, kStacks, kKilled, kClosing, kClosed, kStages };
+
+NodeCore in_stage(Stage stage) {
+  using Why = rdzv::RoundStop::Why;
+  NodeCore core{NodeConfig{1, 30s, 10s}};
+  core.step(start_of(kFirst));
+  if (stage == kAsked) {
+    core.step(PreemptSignal{SIGUSR1});
+  } else if (stage == kClosed) {
+    core.step(StopSignal{SIGTERM});
+  } else {
+    core.step(rdzv::RoundStop{kFirst, stage == kLooking ? Why::kFailure : Why::kPlanned});
+  }
+  if (stage >= kClosing) core.step(ended(0));
+  if (stage == kClosed) core.step(RoundClosed{kFirst});
+  if (stage >= kLooking && stage <= kKilled) core.step(TimerExpired{TimerId{1}});
+  if (stage == kKilled) core.step(StacksTaken{kFirst});
+  return core;
+}
+
+TEST(NodeCore, AnswersEveryEventInEveryStageOfStoppingAsItsTableSays) {
+  constexpr const char* kFinish = "Finish TakeStep ArmTimer";
+  constexpr const char* kLeave = "NodeLeaving";
+  const std::pair<NodeEvent, std::array<const char*, kStages>> table[] = {
+      {rdzv::RoundStop{kFirst}, {kLeave, "", "", "", "", "", "RoundStopped"}},
+      {rdzv::JobEnd{},
+       {"Goodbye SIGTERM ArmTimer", "Goodbye", "Goodbye", "Goodbye", "Goodbye", "Goodbye",
+        "Goodbye Finish TakeStep ArmTimer"}},
+      {LeaderLost{"gone"}, {kLeave, "", "", "", "", "", kFinish}},
+      {rdzv::DeclaredLost{}, {"SIGTERM ArmTimer NodeLeaving", "", "", "", "", "", "Join"}},
+      {StopSignal{SIGTERM},
+       {"NodeLeaving SIGTERM ArmTimer", kLeave, kLeave, kLeave, kLeave, kLeave, ""}},
+      {PreemptSignal{SIGUSR1}, {"", kLeave, kLeave, kLeave, kLeave, kLeave, ""}},
+      {TimerExpired{TimerId{1}}, {"", "GraceOver TakeStacks ArmTimer", "", "", "", "", ""}},
+      {TimerExpired{TimerId{2}}, {"", "", "", "SIGKILL ArmTimer", "", "", ""}},
+      {TimerExpired{TimerId{3}}, {"", "", "", "", "NodeStuck CloseRound", "", ""}},
+      {WorkersSeen{kFirst, {{}}}, {"", "", "GraceOver SIGKILL ArmTimer", "", "", "", ""}},
+      {StacksTaken{kFirst}, {"", "", "", "SIGKILL ArmTimer", "", "", ""}},
+      {ended(0),
+       {"NodeLeaving CloseRound", "CloseRound", "CloseRound", "CloseRound", "CloseRound", "", ""}},
+      {RoundClosed{kFirst}, {"", "", "", "", "", "RoundStopped", ""}},
+  };
+  for (const auto& [event, answers] : table) {
+    for (int stage = 0; stage < kStages; ++stage) {
+      NodeCore core = in_stage(static_cast<Stage>(stage));
+      EXPECT_EQ(names_of(core.step(event)), answers[static_cast<std::size_t>(stage)])
+          << "event " << event.index() << " in stage " << stage;
+    }
+  }
+  for (const Stage stage : {kGrace, kLooking, kStacks}) {
+    NodeCore core = in_stage(stage);
+    core.step(StopSignal{SIGTERM});
+    EXPECT_EQ(names_of(core.step(StopSignal{SIGTERM})), "SIGKILL ArmTimer") << stage;
   }
 }
 

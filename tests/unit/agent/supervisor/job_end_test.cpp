@@ -38,16 +38,15 @@ class JobEndTest : public ::testing::Test {
     ASSERT_TRUE(observers_->events.open());
     queries_.emplace(
         parts,
-        QueryPort::Access{.job = {.node_status = [](std::size_t) { return NodeStatus{}; },
-                                  .on_event = [](const auto&) { return std::shared_ptr<void>(); },
-                                  .leader = [] { return nullptr; }},
-                          .first_rank = [] { return 0; },
-                          .stacks = [](const auto&, auto) {},
-                          .others_wait = [] {},
-                          .end_hung = [](const auto&) { return EndHungAnswer{}; },
-                          .stop = [](const std::string&) { return Result<void>(); },
-                          .restart = [](const std::string&) { return Result<Round>(Round{0}); },
-                          .replace = [](int, const std::string&) { return std::nullopt; }});
+        QueryPort::Access{
+            .job = {.node_status = [](std::size_t) { return NodeStatus{}; },
+                    .on_event = [](const auto&) { return std::shared_ptr<void>(); },
+                    .leader = [] { return nullptr; }},
+            .first_rank = [] { return 0; },
+            .requests = {.stacks = [](const auto&, auto) {},
+                         .stop = [](const std::string&) { return Result<void>(); },
+                         .restart = [](const std::string&) { return Result<Round>(Round{0}); },
+                         .replace = [](int, const std::string&) { return std::nullopt; }}});
     leader_.emplace(loop_, job_, "here", log_, queries_->query(), store_, [](const NodeEvent&) {});
     end_.emplace(
         parts, JobEnd::Others{*observers_, *queries_, *leader_}, [] { return "a remark\n"; },
