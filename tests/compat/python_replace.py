@@ -240,6 +240,7 @@ class Training:
 
 class Replaced(unittest.TestCase):
     training = Training
+    second_within_s = 0.04
 
     def setUp(self):
         self.folder = Path(tempfile.mkdtemp())
@@ -261,7 +262,7 @@ class Replaced(unittest.TestCase):
             killed = time.monotonic()
             os.kill(workers[first], signal.SIGKILL)
             if chance.random() < during_recovery:
-                time.sleep(chance.uniform(0, 0.04))
+                time.sleep(chance.uniform(0, self.second_within_s))
                 os.kill(workers[second], signal.SIGKILL)
             training.allow(AHEAD)
             training.until(lambda: len(training.events("recovered")) > known, 0.002)

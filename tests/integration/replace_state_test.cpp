@@ -79,6 +79,7 @@ TEST_P(DifferenceOfRanks, IsToldAndAllBeginAnew) {
     EXPECT_EQ(told.out, expected) << death << "\n" << told.err;
     EXPECT_THAT(told.err, HasSubstr(GetParam().text)) << death;
     EXPECT_THAT(told.err, HasSubstr("after a rank was replaced in step")) << death;
+    EXPECT_THAT(told.err, HasSubstr("to the end of this job")) << death;
     EXPECT_THAT(told.events, HasSubstr("\"round\":1")) << death;
   }
 }

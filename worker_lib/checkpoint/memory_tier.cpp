@@ -74,6 +74,8 @@ bool MemoryTier::is_due(std::int64_t step) {
 
 void MemoryTier::keep(std::int64_t step, const NamedTensors& shared, const NamedTensors& buffers,
                       const std::function<CheckpointMetadata()>& describe) {
+  const auto recovery = detail::ContextAccess::recovery(context_);
+  if (recovery && !recovery->are_replicas_compared()) return;
   const auto begun = Clock::now();
   try {
     if (!is_off_) write(step, shared, buffers, describe);

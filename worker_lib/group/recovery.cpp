@@ -36,8 +36,6 @@ using Tensors = std::vector<torch::Tensor>;
 // From the failure of a call until the agent says what becomes of the round. An agent that hears of a death
 // over a network says so sooner, or stops this worker.
 constexpr auto kNewsLimit = std::chrono::seconds(30);
-// For all ranks to come to a group that is made anew: all are there but for one that has died again.
-constexpr auto kRegroupLimit = std::chrono::seconds(10);
 // How often sockets are shut that NCCL opens for a group which is not made any more.
 constexpr auto kLooksForSockets = std::chrono::milliseconds(10);
 // What is noted of the set-up, and between two steps.
@@ -212,7 +210,7 @@ void Recovery::perform(const recovery::Outcome& outcome) {
       link_.committed(committed->committed, generation_);
     } else if (std::holds_alternative<recovery::TellRefused>(action)) {
       setup_.clear();
-      link_.refuse_recovery(outcome.why);
+      link_.refuse_recovery(outcome.why, was_wrong_);
       log::debug("this rank cannot be replaced in place: ", outcome.why);
     } else if (std::holds_alternative<recovery::Withdraw>(action)) {
       link_.withdraw_recovery();
@@ -264,7 +262,10 @@ std::shared_ptr<Membership> Recovery::whole() const {
   return membership;
 }
 
-void Recovery::refuse(const std::string& why) { tell(recovery::Refused{why}); }
+void Recovery::refuse(const std::string& why, bool nor_later) {
+  was_wrong_ = was_wrong_ || nor_later;
+  tell(recovery::Refused{why});
+}
 
 // ---- calls outside of steps
 
@@ -638,7 +639,6 @@ void Recovery::make_groups(std::uint32_t generation) {
     }
   }
   ProcessGroupOptions options = options_;
-  options.join_timeout = kRegroupLimit;
   options.may_fall_back = false;
   options.stop_joining = stop_joining_.get();
   options.before_nccl = [this, generation] { note_that_nccl_connects(generation); };
@@ -680,7 +680,6 @@ void Recovery::make_groups(std::uint32_t generation) {
 void Recovery::meet(c10d::Store& store, std::uint32_t generation) {
   const auto known = keys_of(name_, generation, "known", world_size_);
   const auto met = keys_of(name_, generation, "met", world_size_);
-  store.setTimeout(kRegroupLimit);
   const bool is_over_nccl = options_.backend == Backend::kNccl;
   if (is_over_nccl) {
     say(store, known, rank_);
@@ -689,7 +688,7 @@ void Recovery::meet(c10d::Store& store, std::uint32_t generation) {
     if (ending_) ending_->note_idle();
   }
   say(store, met, rank_);
-  store.wait(met, kRegroupLimit);
+  store.wait(met);  // if a rank does not come, the agent ends the round (replace_timeout)
   if (!is_over_nccl) return;
   if (ending_) ending_->free();
   std::unique_ptr<NcclEnding> freed;

@@ -81,6 +81,8 @@ class RecoverableState {
   // The groups are made anew: take them. Then, collective: all ranks have what rank `source` has; `lacks_it`: this
   // one had not. `told`: what goes with it; returns that of `source`.
   virtual std::string share(int source, bool lacks_it, std::string told) = 0;
+  // All that share() has given was compared since.
+  virtual bool is_compared() const = 0;
 };
 
 class Recovery {
@@ -136,8 +138,12 @@ class Recovery {
     });
   }
 
-  // This program cannot be recovered from here on, says the sentence. Idempotent.
-  void refuse(const std::string& why);
+  // This program cannot be recovered from here on, says the sentence. Idempotent. `nor_later`: nor in a later round of this
+  // job, because a recovery was wrong.
+  void refuse(const std::string& why, bool nor_later = false);
+  // False from a replacement on until the replicas were compared: a snapshot of them must not take the place of an
+  // older one. The same on all ranks.
+  bool are_replicas_compared() const { return parts_ == nullptr || parts_->is_compared(); }
   // The set-up is over. In a prepared standby returns when it has taken its rank's place; `warm_up` is called
   // before, if there is one.
   void join(RecoverableState& state, const std::function<void()>& warm_up);
@@ -210,6 +216,7 @@ class Recovery {
   int world_size_ = 0;
 
   RecoverableState* parts_ = nullptr;
+  bool was_wrong_ = false;
   std::unique_ptr<Mirror> mirror_;
   std::vector<std::string> setup_;  // results of its calls
   std::size_t setup_bytes_ = 0;

@@ -351,6 +351,8 @@ struct Recoverable::Parts final : RecoverableState {
     return description.told;
   }
 
+  bool is_compared() const override { return !comparison || comparison->is_through(); }
+
   // Around one attempt at a step.
   void make(const std::function<void()>& f) {
     is_watched = steps_watched < kStepsWatched;
@@ -449,7 +451,7 @@ struct Recoverable::Parts final : RecoverableState {
     } else if (step > compared_from) {
       why += "; a checkpoint that was saved since then is suspect";
     }
-    recovery->refuse(why);
+    recovery->refuse(why, /*nor_later=*/true);
     throw Failure(ErrorCode::kDataLoss, why);
   }
 

@@ -44,6 +44,8 @@ class SharedStateComparison {
   // Collective; the same result on all ranks. `values` are compared at each call.
   Result next(Group& group, const ModelDescription& values,
               const std::function<NamedTensors()>& tensors);
+  // All tensors have been compared.
+  bool is_through() const { return calls_ >= calls_needed_; }
 
  private:
   ModelDescription next_tensors(const NamedTensors& tensors);

@@ -24,6 +24,7 @@ import time
 
 NONE_IS_LEFT = 1 << 32  # above every generation: the group is not made again
 
+_LOOKS_FOR_SOCKETS_S = 0.01
 _OLD_S = 1.0
 _ALONE = "ddprun_alone"
 
@@ -79,11 +80,12 @@ class Groups:
         self._library = ctypes.CDLL(None)
         can_interrupt = getattr(self._library, "ddprun_can_interrupt_gloo", None)
         self._interrupt = self._library.ddprun_interrupt_gloo if can_interrupt is not None and can_interrupt() else None
-        self._before = None  # while a group is made again: the inodes of the TCP sockets that there were
+        # While a group is made again: the inodes of the TCP sockets that there were, and, while NCCL connects, that there were then.
+        self._before = self._before_nccl = None
         self._device = None  # that the model is on
         self.is_nccl = False
         self.nccl = None  # the Communicator of a group of NCCL that can be made again
-        self._generation = 0
+        self._generation = self._shut_for = 0
         self._hidden = None  # the group of all ranks, while a group that answers nothing is in its place
         self.old = []  # groups that were broken, since when, and their communicators
         self._lock = threading.Lock()  # guards these
@@ -145,18 +147,36 @@ class Groups:
                 return
             if self._interrupt is not None:
                 self._interrupt(b"the group is made anew")
-            before = self._before
-            for inode, connection, port in _tcp_sockets() if before is not None else ():
-                # Over which sockets NCCL's ranks meet is not known.
-                if inode not in before and (port == self._port_of_store() or self.is_nccl):
-                    with contextlib.suppress(OSError):  # the other end is gone
-                        connection.shutdown(socket.SHUT_RDWR)
+            self._shut_for = generation
+            self._shut_new_sockets()
+            if self._before_nccl is not None:
+                threading.Thread(target=self._shut_while_nccl_connects, args=(self._before_nccl,), daemon=True).start()
             if self.is_nccl and generation != NONE_IS_LEFT:
                 know_it = _Meeting(self, generation)
                 if self.nccl is not None:
                     self.nccl.end_calls(know_it)
                 else:  # the others wait for this rank's word nevertheless
                     threading.Thread(target=know_it.tell, daemon=True).start()
+
+    def _shut_new_sockets(self, also_of_store=True):
+        """With the lock. Over which sockets NCCL's ranks meet is not known; Gloo's listener is none of them, and must not be shut, which
+        ends the process."""
+        for inode, connection, port in _tcp_sockets() if self._before is not None else ():
+            is_new = inode not in self._before if port == self._port_of_store() else (
+                self._before_nccl is not None and inode not in self._before_nccl)
+            if is_new and (also_of_store or port != self._port_of_store()):
+                with contextlib.suppress(OSError):  # the other end is gone
+                    connection.shutdown(socket.SHUT_RDWR)
+
+    def _shut_while_nccl_connects(self, before):
+        """NCCL does not tell when it opens another one. Newer connections to the store are a newer generation's. `before`: what there
+        was when it began to connect; it may be connecting the next group by now."""
+        while True:
+            with self._lock:
+                if self._before_nccl is not before:
+                    return
+                self._shut_new_sockets(also_of_store=False)
+            time.sleep(_LOOKS_FOR_SOCKETS_S)
 
     def why_not(self, device):
         """Why the groups of this process, whose model is on this device, cannot be made again; None: they can."""
@@ -249,21 +269,33 @@ class Groups:
         """The group of all ranks, which come to it now. If one does not, the agent ends the round (replace_timeout)."""
         c10d, hook = self.c10d, sys.excepthook
         c10d._world.group_count = 0  # the group's name is a part of its keys, and one that was not made has a number, too
-        options = {}
         with contextlib.ExitStack() as stack:
             if self.is_nccl:
                 from ddprun import nccl
                 stack.enter_context(nccl.variables())
-                options["device_id"] = self._device  # the communicator is made here and not with the first call
             try:
                 c10d.init_process_group(self._backend, store=store, rank=self.rank, world_size=self.world_size,
-                                        timeout=self._timeout, **options)
+                                        timeout=self._timeout)
             finally:
                 sys.excepthook = hook  # was wrapped once more
-        group = c10d._get_default_group()
-        if self.is_nccl:
-            self.nccl = nccl.Communicator(group._get_backend(self._device))
+            group = c10d._get_default_group()
+            if self.is_nccl:
+                self._connect_nccl(group)
+                self.nccl = nccl.Communicator(group._get_backend(self._device))
         return group
+
+    def _connect_nccl(self, group):
+        """Makes the communicator, which the first call would make otherwise."""
+        group.bound_device_id = self._device
+        with self._lock:
+            if self._shut_for > self._generation:
+                raise ConnectionError("a newer generation has begun")
+            self._before_nccl = {inode for inode, *_ in _tcp_sockets()}
+        try:
+            group._get_backend(self._device).eager_connect_single_device(self._device)
+        finally:
+            with self._lock:
+                self._before_nccl = None
 
     def hide(self):
         """Until show(): a call of the group is an error."""
