@@ -474,7 +474,7 @@ TEST_F(Replace, ManyTimesWithoutGrowth) {
       memory = resident_kib(job.pid());
     }
   }
-  // Those of ddpctl, which has just asked, are closed when the agent sees its end.
+  // The files of ddpctl, which has just asked, are closed when the agent sees its end.
   EXPECT_TRUE(job.reaches([&] { return open_files_of(job.pid()).size() <= files + 3; }))
       << open_files_of(job.pid()).size() << " files, after " << kFirst << " replacements " << files;
   EXPECT_LE(resident_kib(job.pid()), memory + 1024);

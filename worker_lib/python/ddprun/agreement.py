@@ -19,7 +19,7 @@ _TEXT_MAX = 200  # characters of a value that is told
 # A frame of the program ends here: below it is how Python starts a program.
 _OUTSIDE = ("importlib", "runpy", "ddprun", "_ddprun")
 _SAMPLES_MAX = 1000  # elements of a container that are looked at
-_DEPTH_MAX, _OBJECTS_MAX = 4, 10_000  # of what a loader is made of
+_DEPTH_MAX, _OBJECTS_MAX = 4, 10_000  # what a loader consists of: how deep, how many
 # Attributes that PyTorch gives to objects of the program's classes.
 _OF_TORCH = {*vars(torch.nn.Module()), "_opt_called", "_step_count", "_warned_capturable_if_run_uncaptured", "_zero_grad_profile_name"}
 
@@ -69,7 +69,7 @@ def plain_values(frames, optimizers, modules, loader):
 
 
 def _values_in(name, value):
-    """Of lists only tensors: what a program has collected by then, a new process has not."""
+    """Lists have only tensors here: what a program has collected by then, a new process has not."""
     for path, each in _reached(name, value):
         is_in_list = path != name and isinstance(value, (list, tuple, set, frozenset))
         if not is_in_list or isinstance(each, torch.Tensor) and each.numel() > 1:
@@ -244,7 +244,7 @@ def _kind_of(value, known):
     if numpy is not None and isinstance(value, (numpy.Generator, numpy.RandomState)):
         return f"a generator of random numbers (numpy.random.{type(value).__name__})"
     if all(callable(getattr(type(value), name, None)) for name in ("state_dict", "load_state_dict")) and not _is_data(value):
-        # Of one that has nothing but given objects and plain values, these are compared.
+        # Where it has nothing but given objects and plain values, these are compared.
         its = getattr(value, "__dict__", {}).values()
         return None if its and all(id(each) in known or type(each) in _PLAIN for each in its) else (
             f"an object with a state_dict() ({type(value).__name__})")

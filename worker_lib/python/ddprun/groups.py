@@ -169,7 +169,7 @@ class Groups:
                     connection.shutdown(socket.SHUT_RDWR)
 
     def _shut_while_nccl_connects(self, before):
-        """NCCL does not tell when it opens another one. Newer connections to the store are a newer generation's. `before`: what there
+        """NCCL does not tell when it opens a further socket. Newer connections to the store are a newer generation's. `before`: what there
         was when it began to connect; it may be connecting the next group by now."""
         while True:
             with self._lock:
