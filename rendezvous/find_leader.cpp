@@ -185,7 +185,7 @@ class Search final : public Attempt {
   const LeaderEvents events_;
   std::function<void(Result<FoundLeader>)> done_;  // empty after it was called
   std::unique_ptr<Attempt> look_up_;
-  std::optional<BlockingCalls> files_;  // of etcd over TLS
+  std::optional<BlockingCalls> files_;  // reads what etcd over TLS needs
   const std::unique_ptr<TransportTimer> retry_timer_;
   const std::unique_ptr<TransportTimer> notice_timer_;
   const CoreTime started_ = transport_->now();

@@ -29,7 +29,7 @@ DDPRUN, DDPCTL = (Path(sys.argv.pop(1)).resolve() for _ in range(2))
 FULL = os.environ.get("DDPRUN_TEST_FULL")
 DEVICE = os.environ.get("DDPRUN_TEST_DEVICE", "cpu")  # cuda:0: all ranks train on that GPU (scripts/gpu_check)
 SOURCE = Path(__file__).resolve().parents[2]
-LIMIT_S = 900  # of a run that hangs; on two cores beside other tests a healthy one takes up to four minutes
+LIMIT_S = 900  # then a run hangs; on two cores beside other tests a healthy one takes up to four minutes
 
 # Until this step the training waits for the first standbys. So many more it may commit before each kill, and after it.
 FIRST, AHEAD = 5, 15

@@ -1,7 +1,7 @@
 import os
 import opener
 import torch
-# If it were one pipe for all, a rank would read another one's rank.
+# If it were one pipe for all, a rank would read what another rank has written.
 os.write(opener.writing, os.environ["RANK"].encode())
 print(os.read(opener.reading, 1), torch.__name__)
 
