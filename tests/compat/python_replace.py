@@ -240,7 +240,6 @@ class Training:
 
 class Replaced(unittest.TestCase):
     training = Training
-    second_within_s = 0.04
 
     def setUp(self):
         self.folder = Path(tempfile.mkdtemp())
@@ -262,7 +261,7 @@ class Replaced(unittest.TestCase):
             killed = time.monotonic()
             os.kill(workers[first], signal.SIGKILL)
             if chance.random() < during_recovery:
-                time.sleep(chance.uniform(0, self.second_within_s))
+                time.sleep(chance.uniform(0, 0.04))
                 os.kill(workers[second], signal.SIGKILL)
             training.allow(AHEAD)
             training.until(lambda: len(training.events("recovered")) > known, 0.002)
