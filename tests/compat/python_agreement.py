@@ -207,6 +207,24 @@ for epoch in training.epochs(4):
     scheduler.step()
 end(model)
 '''
+# The rank that dies first has entered an epoch. Its successor has the state and has not come to its first step when the other rank
+# dies, whose successor gets all from it: also what the schedule has done between the epochs.
+TWICE = '''
+for epoch in training.epochs(4):
+    for step in training.steps(range(6)):
+        if rank == 1 and step.number == KILLED_AT and (folder / "killed").exists() and not (folder / "killed-twice").exists():
+            (folder / "killed-twice").touch()
+            os.kill(int((folder / "pid-0").read_text()), 9)
+            while training._recovery._link.wanted < 2:
+                time.sleep(0.01)
+        with step:
+            (KILLED_AT == step.number) and go(training)
+            optimizer.zero_grad()
+            ddp(torch.randn(4, 8)).square().mean().backward()
+            optimizer.step()
+    scheduler.step()
+end(model)
+'''
 SKIPS = '''
 for step in tqdm(training.steps(tqdm(range(STEPS + 4)))):
     with_it = torch.rand(1)
@@ -470,6 +488,10 @@ def evaluate():
     def test_a_schedule_between_epochs(self):
         self.assert_replaced(program(PLAIN + "scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.7)\n", "scheduler=scheduler",
                                      loop=EPOCHS))
+
+    def test_a_schedule_between_epochs_and_a_second_death_before_the_first_step_of_the_newcomer(self):
+        self.assert_replaced(program(PLAIN + "scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)\n", "scheduler=scheduler",
+                                     loop=TWICE))
 
     def test_a_bar_around_the_loader_and_batches_that_are_skipped(self):
         self.assert_replaced(program(PLAIN + "from tqdm import tqdm\n", loop=SKIPS))

@@ -298,7 +298,7 @@ class _Preloaded:
         import logging  # noqa: F401  state.py looks at it
         number = len(self._requests)
         self._requests.append(request)
-        seen, files = state.seen(), state.open_files()
+        seen, files = state.seen(), set(_files_of_this_process())
         with imports.Loading(state, number, {name: unit.modules[name] for name, unit in self._unit_of.items()}) as loading:
             self.left_out += request.perform()
         if changed := state.changes(seen, state.seen()):
@@ -306,8 +306,8 @@ class _Preloaded:
         for unit in loading.units:
             if why_unfit := self._why_unfit(unit):
                 raise _Unfit(request.name, why_unfit)
-        if left := sorted(state.open_files() - files):
-            raise _Unfit(request.name, f"{request.name} opens {left[0][1]} while it is imported")
+        if left := sorted(set(_files_of_this_process()) - files):
+            raise _Unfit(request.name, f"{request.name} opens {_words_of_file(left[0][1])} while it is imported")
         for module, names in loading.needed().items():
             self._imported.setdefault(module, set()).update(names)
         self._units += [unit for unit in loading.units if unit.modules]
@@ -596,6 +596,10 @@ def _files_of_this_process():
             pass
 
 
+def _words_of_file(target):
+    return "a socket" if target.startswith("socket:") else f"a GPU ({target})" if target.startswith("/dev/nvidia") else target
+
+
 def _why_unfit(own_sockets):
     if len(os.listdir("/proc/self/task")) > 1:
         # Some libraries (OpenBLAS) end their threads before a fork, and start them when they are needed.
@@ -606,10 +610,8 @@ def _why_unfit(own_sockets):
         if len(os.listdir("/proc/self/task")) > 1:
             return "it starts a thread"
     for fd, target in _files_of_this_process():
-        if target.startswith("/dev/nvidia"):
-            return f"it opens a GPU ({target})"
-        if target.startswith("socket:") and fd not in own_sockets:
-            return "it opens a socket"
+        if target.startswith("/dev/nvidia") or target.startswith("socket:") and fd not in own_sockets:
+            return f"it opens {_words_of_file(target)}"
     if sys.gettrace() or sys.getprofile():
         return "a debugger or profiler is active before the program starts"
     return None

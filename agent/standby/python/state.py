@@ -132,17 +132,6 @@ def seen():
     return found
 
 
-def open_files():
-    """{(descriptor, what it is)}."""
-    found = set()
-    for each in os.listdir("/proc/self/fd"):
-        try:
-            found.add((each, os.readlink(f"/proc/self/fd/{each}")))
-        except OSError:  # that of the folder
-            pass
-    return found
-
-
 def settings_of_libraries(modules):
     """Once they are there for the program, which may have modules of its own of these names."""
     found = {}

@@ -408,6 +408,7 @@ class Recovery:
             return
         is_again = self._core.state == "InStep"
         if not is_again:
+            self._give_once_more()  # this rank may give its state to others now
             if self._is_lost():
                 self._recover()
             self._perform(self._core.step_begins())
