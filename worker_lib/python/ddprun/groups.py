@@ -162,9 +162,11 @@ class Groups:
         """With the lock. Over which sockets NCCL's ranks meet is not known; Gloo's listener is none of them, and must not be shut, which
         ends the process."""
         for inode, connection, port in _tcp_sockets() if self._before is not None else ():
-            is_new = inode not in self._before if port == self._port_of_store() else (
-                self._before_nccl is not None and inode not in self._before_nccl)
-            if is_new and (also_of_store or port != self._port_of_store()):
+            if port != self._port_of_store():
+                before = self._before_nccl
+            else:
+                before = self._before if also_of_store else None
+            if before is not None and inode not in before:
                 with contextlib.suppress(OSError):  # the other end is gone
                     connection.shutdown(socket.SHUT_RDWR)
 
