@@ -57,7 +57,7 @@ def recoverable(model: "_torch.nn.Module | Sequence[_torch.nn.Module]", optimize
     Call it when all is set up, right before the loop, on all ranks, in the main thread. Without ddprun, under torchrun, on one
     process, or where ddprun replaces no workers, the loop is the plain one.
 
-    `model` is a DistributedDataParallel over Gloo, or a sequence of several. `optimizer` is a torch.optim.Optimizer, or a
+    `model` is a DistributedDataParallel over Gloo or NCCL, or a sequence of several. `optimizer` is a torch.optim.Optimizer, or a
     sequence; together they have all parameters that are trained; each may be in the wrapper of a framework (Accelerate, Lightning).
 
     `parts` has by name what is equal on all ranks and has a state_dict() and a load_state_dict(): schedulers, a GradScaler,
