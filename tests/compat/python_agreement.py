@@ -182,6 +182,49 @@ for step in training.steps(range(STEPS)):
     go(training)
 end(model)
 '''
+# Ranks end by themselves, one after the other, between two changes of the state in one step: the weights of the first model are moved for
+# its second backward, then its optimizer steps, then that of the other one.
+SITES = '''
+KILLS = [(4, "moved", 1), (7, "judged", 0), (10, "judged", 1), (13, "made", 1)]
+model = nn.ModuleList([nn.Linear(8, 8), nn.Sequential(nn.Linear(8, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))])
+makes, judges = (DistributedDataParallel(each, broadcast_buffers=False) for each in model)
+of_makes, of_judges = torch.optim.Adam(makes.parameters(), 0.01), torch.optim.SGD(judges.parameters(), 0.01, 0.9)
+torch.manual_seed(100 + rank)
+training = ddprun.recoverable([makes, judges], [of_makes, of_judges])
+
+
+def at(site, step):
+    for number, kill in enumerate(KILLS):
+        died = folder / f"died-{{number}}"
+        if (step.number, site, rank) == kill and (folder / "kill").exists() and not died.exists():
+            died.touch()
+            os.kill(os.getpid(), 9)
+
+
+for step in training.steps(range(16)):
+    for number, (its, _, _) in enumerate(KILLS):
+        while its == step.number and (folder / "kill").exists() and not (folder / f"may-die-{{number}}").exists():
+            time.sleep(0.01)
+    with step:
+        fake, real = makes(torch.randn(4, 8)), torch.randn(4, 8)
+        of_judges.zero_grad()
+        (judges(real).mean() - judges(fake.detach()).mean()).backward()
+        moved = [each.grad * 0.05 for each in judges.parameters()]
+        with torch.no_grad():
+            torch._foreach_add_(list(judges.parameters()), moved)
+        at("moved", step)
+        of_judges.zero_grad()
+        (judges(real).mean() - judges(fake.detach()).mean()).backward()
+        with torch.no_grad():
+            torch._foreach_sub_(list(judges.parameters()), moved)
+        of_judges.step()
+        at("judged", step)
+        of_makes.zero_grad()
+        judges(fake).mean().backward()
+        of_makes.step()
+        at("made", step)
+end(nn.ParameterList(model.parameters()))
+'''
 # The epoch is over by `break` at the step behind which one rank dies.
 LEFT = '''
 for epoch in training.epochs(4):
@@ -205,6 +248,18 @@ for epoch in training.epochs(4):
             optimizer.step()
         (KILLED_AT == training.committed) and go(training)
     scheduler.step()
+end(model)
+'''
+COUNTS = '''
+for epoch in training.epochs(4):
+    n = 0
+    for step in training.steps(range(6)):
+        with step:
+            n += 1
+            optimizer.zero_grad()
+            go(training)
+            (ddp(torch.randn(4, 8)).square().mean() * n).backward()
+            optimizer.step()
 end(model)
 '''
 # The rank that dies first has entered an epoch. Its successor has the state and has not come to its first step when the other rank
@@ -256,7 +311,7 @@ class Trainings(unittest.TestCase):
         self.addCleanup(shutil.rmtree, self.folder)
 
     def run_training(self, text, name, kill, standbys=2):
-        """What the ranks end with, and what was said."""
+        """What the ranks end with, and what was said. `kill` is a function of the folder and the agent's process, or None."""
         folder = self.folder / name
         folder.mkdir()
         (folder / "train.py").write_text(text)
@@ -268,11 +323,11 @@ class Trainings(unittest.TestCase):
                        "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", "DDPRUN_CONTROL_DIR": str(control),
                        "GLOO_SOCKET_IFNAME": "lo"}
         with open(folder / "said", "w+b") as said, subprocess.Popen(
-                [DDPRUN, "--nproc-per-node=2", "--max-restarts=3", f"--standby={standbys}", "--rdzv-id=job",
-                 folder / "train.py", folder], stdout=said, stderr=said, env=environment, cwd=folder) as agent:
+                [DDPRUN, "--nproc-per-node=2", "--max-restarts=9", f"--standby={standbys}", "--rdzv-id=job",
+                 f"--events={folder}/events", folder / "train.py", folder], stdout=said, stderr=said, env=environment, cwd=folder) as agent:
             try:
                 if kill:
-                    self.kill(folder, agent)
+                    kill(folder, agent)
                 code = agent.wait(LIMIT_S)
             finally:
                 if agent.poll() is None:
@@ -281,14 +336,29 @@ class Trainings(unittest.TestCase):
         return code, ends, (folder / "said").read_text(errors="replace")
 
     def kill(self, folder, agent):
-        deadline = time.monotonic() + LIMIT_S
         pids = [folder / f"pid-{rank}" for rank in range(2)]
-        while not all(each.exists() and each.read_text() for each in pids) or not self.has_standbys(folder):
-            self.assertIsNone(agent.poll(), (folder / "said").read_text(errors="replace"))
-            self.assertLess(time.monotonic(), deadline)
-            time.sleep(0.02)
+        self.until(lambda: all(each.exists() and each.read_text() for each in pids) and self.has_standbys(folder), folder, agent)
         os.kill(int(pids[1].read_text()), signal.SIGKILL)
         (folder / "killed").touch()
+
+    def let_die(self, folder, agent):
+        """At each of the sites in SITES, when the rank before was replaced and both standbys are there again."""
+        for number in range(4):
+            self.until(lambda: self.recovered(folder) == number and self.has_standbys(folder), folder, agent)
+            (folder / f"may-die-{number}").touch()
+        self.until(lambda: self.recovered(folder) == 4 or agent.poll() is not None, folder, None)
+
+    @staticmethod
+    def recovered(folder):
+        return (folder / "events").read_text().count('"recovered"') if (folder / "events").exists() else 0
+
+    def until(self, holds, folder, agent):
+        deadline = time.monotonic() + LIMIT_S
+        while not holds():
+            if agent is not None:
+                self.assertIsNone(agent.poll(), (folder / "said").read_text(errors="replace"))
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.02)
 
     @staticmethod
     def has_standbys(folder):
@@ -300,10 +370,10 @@ class Trainings(unittest.TestCase):
         status = json.loads(asked.stdout)["nodes"][0] if asked.returncode == 0 else {}
         return (status.get("replacement") or {}).get("waiting") == 2
 
-    def assert_replaced(self, text):
-        code, expected, said = self.run_training(text, "undisturbed", kill=False)
+    def assert_replaced(self, text, kill=None):
+        code, expected, said = self.run_training(text, "undisturbed", kill=None)
         self.assertEqual((code, len(set(expected))), (0, 1), said)
-        code, ends, said = self.run_training(text, "disturbed", kill=True)
+        code, ends, said = self.run_training(text, "disturbed", kill=kill or self.kill)
         self.assertEqual(code, 0, said)
         self.assertEqual(ends, expected, said)
         self.assertIn("its standby takes its place", said)
@@ -311,7 +381,7 @@ class Trainings(unittest.TestCase):
 
     def assert_named(self, text, words):
         # All begin anew, without a checkpoint: only that they agree in the end is of interest.
-        code, ends, said = self.run_training(text, "disturbed", kill=True)
+        code, ends, said = self.run_training(text, "disturbed", kill=self.kill)
         self.assertEqual(code, 0, said)
         self.assertEqual(len(set(ends)), 1, said)
         self.assertRegex(said, f"workers cannot be replaced in place: .*{words}")
@@ -334,7 +404,7 @@ class Named(Trainings):
     """What a replacement would change, and a sentence says so."""
 
     def test_replicas_that_drift_apart_without_a_replacement(self):
-        code, _, said = self.run_training(program(loop=DRIFT), "drifting", kill=False)
+        code, _, said = self.run_training(program(loop=DRIFT), "drifting", kill=None)
         self.assertEqual(code, 0, said)
         self.assertRegex(said, "ddprun: parameter 2 differs between rank 0 and rank 1 in step 999, without a replacement")
 
@@ -346,10 +416,32 @@ class Named(Trainings):
         self.assert_named(program(each="i, step", batches="enumerate(training.steps(range(STEPS)))", first=SET_LR.format("i")),
                           r"i is 1[23] on rank 0 and \d+ on rank 1")  # the step is made again, and the loop counts it
 
-    def test_a_counter_in_an_object(self):
-        # No local: what it has led to is compared.
-        self.assert_named(program(PLAIN + "at = [0]\n", first=SET_LR.format("at[0]"), last="at[0] += 1"),
+    def test_a_counter_in_a_class(self):
+        # It is not looked for: what it has led to is compared.
+        self.assert_named(program(PLAIN + "class Its:\n    n = 0\n", first=SET_LR.format("Its.n"), last="Its.n += 1"),
                           "lr of the optimizer's parameter group 0 differs between rank 0 and rank 1")
+
+    def test_a_counter_in_a_list_that_the_loss_depends_on(self):
+        self.assert_named(program(PLAIN + "at = [0]\n", before="x = torch.ones(4, 8) * at[0]", last="at[0] += 1"),
+                          r"at is \[12\] on rank 0 and \[0\] on rank 1")
+
+    def test_a_counter_that_begins_late(self):
+        self.assert_named(program(
+            before="x = None\n    if step.number > 3:\n        late = late + 1 if 'late' in locals() else 0\n"
+                   "        x = torch.ones(4, 8) * late"), "late is 8 on rank 0 and 0 on rank 1")
+
+    def test_a_counter_that_counts_a_step_twice(self):
+        # The first step of an epoch, which the survivor makes again: at its entry both ranks had none.
+        self.assert_named(program(loop=COUNTS), "n is 2 on rank 0 and 1 on rank 1")
+
+    def test_what_a_recurrent_model_passes_on(self):
+        self.assert_named(program(PLAIN + "hidden = torch.zeros(4, 8)\n", before="x = torch.randn(4, 8)",
+                                  first="x = x + hidden; hidden = x.detach()"),
+                          "train.py:.*: hidden is a tensor that each rank has its own of")
+
+    def test_random_numbers_that_one_rank_draws_behind_a_block_for_the_first_time_when_it_dies(self):
+        self.assert_named(program(after="if rank == 1 and step.number in (11, 17): torch.rand(3)"),
+                          "random numbers are drawn behind the block of a step, and rank 1 was lost behind that of step 11")
 
     def test_a_counter_in_an_object_that_the_loss_depends_on(self):
         # The gradients are summed, so the replicas agree.
@@ -404,7 +496,7 @@ torch.manual_seed(100 + rank)
 '''), r"tensors in an attribute \(Lookahead.slow\)")
 
     def test_a_step_that_is_not_entered(self):
-        code, _, said = self.run_training(program(before="x = None\n    if step.number == 3: continue"), "without", kill=False)
+        code, _, said = self.run_training(program(before="x = None\n    if step.number == 3: continue"), "without", kill=None)
         self.assertNotEqual(code, 0)
         self.assertIn("step 3 was neither entered nor skipped", said)
 
@@ -475,6 +567,14 @@ def evaluate():
     ddp.train()
 """, first="go(training)", after="""[evaluate() for _ in range(2 - rank) if step.committed and step.number % 5 == 4]"""))
 
+    def test_each_site_within_a_step_of_several_changes(self):
+        self.assert_replaced(PROGRAM.format(
+            steps=STEPS, killed_at=KILLED_AT, body="\n".join("    " + line for line in SITES.format().splitlines())), self.let_die)
+
+    def test_steps_that_are_left_where_the_loss_is_no_number(self):
+        self.assert_replaced(program(first="loss = ddp(torch.randn(4, 8)).square().mean(); loss.backward()\n"
+                                     "        if step.number in (3, 13, 17): continue"))
+
     def test_fifteen_healthy_models(self):
         self.assert_replaced(PROGRAM.format(steps=STEPS, killed_at=KILLED_AT, body="\n".join(
             "    " + line for line in HEALTHY.format().splitlines())))
@@ -534,8 +634,8 @@ class InMemory(Trainings):
         for dies_at, began, workers in ((-1, 0, 0), (3, 0, 0), (14, 10, 2), (21, 20, 0)):
             with self.subTest(dies_at):
                 text = PROGRAM.format(steps=dies_at, killed_at=workers, body=body)
-                code, ends, said = self.run_training(text, str(dies_at), kill=False, standbys=0)
-                self.assertEqual((code, None in ends, "restart 1 of 3" in said), (0, False, dies_at > 0), said)
+                code, ends, said = self.run_training(text, str(dies_at), kill=None, standbys=0)
+                self.assertEqual((code, None in ends, "restart 1 of 9" in said), (0, False, dies_at > 0), said)
                 expected = expected or ends
                 self.assertEqual(ends, expected, said)
                 where = self.folder / str(dies_at)

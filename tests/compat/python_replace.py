@@ -6,8 +6,10 @@ bits of one that nobody disturbed.
 The usual run kills 20 times. With DDPRUN_TEST_FULL=1 it is 600 times: on one node and on two, during a recovery too, with a
 set-up of 10 s and a model of 200 MB among them.
 """
+import collections
 import contextlib
 import functools
+import itertools
 import json
 import marshal
 import os
@@ -528,12 +530,6 @@ class Refused(unittest.TestCase):
 
     def test_steps_that_are_left(self):
         job = self.join()
-        for step in job.steps([1] * 4):
-            with step:
-                continue
-        self.assert_said("without its optimizer's step")
-
-        job = self.join()
         with self.assertRaises(ZeroDivisionError):
             for step in job.steps([1] * 6):
                 with step:
@@ -554,6 +550,38 @@ class Refused(unittest.TestCase):
                 break
         self.assertEqual((step.committed, job.committed), (False, 3))
         self.heard()
+
+    def test_steps_that_are_left_before_the_optimizers(self):
+        """They count. What they leave in the gradients must not be kept for the next one, since a recovery drops it."""
+        from ddprun import recovery
+        for cleans, left in ((True, 1), (True, 5), (False, 5)):
+            with self.subTest(cleans=cleans, left=left):
+                job = self.join()
+                for step in job.steps([1] * 8):
+                    with step:
+                        self.leave_before_the_optimizers(job, step.number == left, cleans)
+                    self.assertTrue(step.committed)
+                self.assertEqual(job.committed, 8)
+                self.assert_said("keeps gradients from one step to the next") if not cleans else self.assertEqual(self.heard(), [])
+        for cleans in (True, False):
+            with self.subTest(cleans=cleans, loses=True):
+                job = self.join()
+                with contextlib.nullcontext() if cleans else self.assertRaises(recovery.CannotRecover):
+                    for step in job.steps([1] * 4):
+                        with step:
+                            self.leave_before_the_optimizers(job, step.number == 1, cleans, loses=True)
+                self.assertEqual((job.committed, job._recovery._generation), (4, 1) if cleans else (2, 0))
+                self.assert_said("whose gradients may be kept") if not cleans else self.assertEqual(self.heard(), [])
+
+    def leave_before_the_optimizers(self, job, leaves, cleans, loses=False):
+        if cleans:
+            self.optimizer.zero_grad()
+        if loses:
+            self.lose(job)
+        self.ddp(torch.ones(1, 2)).sum().backward()
+        if not leaves:
+            self.optimizer.step()
+            self.optimizer.zero_grad()
 
     def test_loops_that_are_left(self):
         job = self.join()
@@ -767,6 +795,28 @@ class Refused(unittest.TestCase):
                 self.lose(job)
                 self.make_step(torch.ones(1, 2))
 
+    def test_a_part_that_is_not_put_back_as_it_was(self):
+        from ddprun import recovery
+
+        class Counts:
+            seen = made = 0
+
+            def state_dict(self):
+                return {"seen": self.seen, "made": self.made}
+
+            def load_state_dict(self, state):
+                self.seen = state["seen"]
+
+        counts = Counts()
+        job = self.join(per_rank={"counts": counts})
+        with self.assertRaises(recovery.CannotRecover):
+            for step in job.steps([1] * 4):
+                with step:
+                    counts.made += 1
+                    self.lose(job)
+                    self.make_step(torch.ones(1, 2))
+        self.assert_said("the part counts of rank 0 is not what it was, after it was put back")
+
     def test_a_call_behind_a_step_that_is_made_again(self):
         """The other ranks are at the entry of the step, and would take it for another call."""
         job, said = self.join(), []
@@ -808,7 +858,7 @@ class Refused(unittest.TestCase):
         recovery = job._recovery
         for step in job.steps([1] * 8):
             if step.number > 0:
-                (*_, is_settled, may_lack_draws), _, _ = recovery._own.read(recovery._record(step.number - 1, True))
+                (*_, is_settled, may_lack_draws, _), _, _ = recovery._own.read(recovery._record(step.number - 1, True))
                 self.assertEqual((is_settled, may_lack_draws), (step.number == 4, step.number > 4))
             if step.number == 4:
                 _, _, restore = recovery._own.read(recovery._record(3, True))
@@ -1012,6 +1062,55 @@ class Refused(unittest.TestCase):
                     its, "__closure__", None) or ()), *getattr(its, "args", ()), *(its.values() if isinstance(its, dict) else ())))
                 self.assertEqual((self.train_beside(job, its), self.heard()), (4, []))
 
+    def test_iterators_that_a_new_process_begins_anew(self):
+        def endless():
+            while True:
+                yield 1
+
+        def by_generator(steps):
+            numbers = iter(range(9))
+            for step in steps:
+                next(numbers)
+                yield step
+
+        class Its:
+            def __init__(self):
+                self.batches = itertools.cycle([1, 2])
+
+        for words, make in (("its is an iterator (list_iterator)", lambda: iter([1, 2])), ("its is an iterator (generator)", endless),
+                            ("its.batches is an iterator (cycle)", Its), ("its is an iterator (map)", lambda: map(str, endless()))):
+            with self.subTest(words):
+                its = make()
+                self.assertEqual(self.train_beside(self.join(), its), 4)
+                self.assertIn(words, self.only_said())
+                self.assertEqual(self.train_beside(self.join(unchanged=(its, getattr(its, "batches", None))), its), 4)
+                self.assertEqual(self.heard(), [])
+        del its
+        for words, around in (("by zip()", lambda steps: zip(steps, range(9))), ("by islice()", lambda steps: itertools.islice(steps, 4)),
+                              ("numbers is an iterator (range_iterator)", by_generator),
+                              ("by zip()", lambda steps: (each for each, _ in zip(enumerate(steps), endless())))):
+            with self.subTest(words):
+                self.assertEqual(self.train_around(self.join(), around), 4)
+                self.assertIn(words, self.only_said())
+        for around in (enumerate, lambda steps: (each for each in steps), lambda steps: map(lambda each: each, steps)):
+            self.assertEqual(self.train_around(self.join(), around), 4)
+        ended, made = iter([1]), (each for each in ())
+        self.assertEqual([*ended, *made], [1])
+        with open(os.devnull) as file:
+            for its in (ended, made, enumerate(ended), itertools.count(), file):
+                self.assertEqual(self.train_beside(self.join(), its), 4)
+        self.assertEqual(self.heard(), [])
+
+    def train_around(self, job, around):
+        done = 0
+        for step in around(job.steps([1] * 4)):
+            if isinstance(step, tuple):
+                step = next(each for each in step if hasattr(each, "committed"))
+            with step:
+                self.make_step(torch.ones(1, 2))
+            done += 1
+        return done
+
     def train_beside(self, job, its):
         """`its` is a local of the loop's frame."""
         done = 0
@@ -1047,11 +1146,36 @@ class Refused(unittest.TestCase):
             with self.subTest(name):
                 its = [values(make(value)) for value in (1.0, 1.0, 2.0)]
                 [full] = [each for each in its[0] if each.endswith(f" {name}")]
-                self.assertIn(full, agreement.equal_values(its[:2]))
-                self.assertNotIn(full, agreement.equal_values(its))
+                self.assertIn(full, agreement.equal_values(its[:2])[0])
+                self.assertNotIn(full, agreement.equal_values(its)[0])
                 self.assertIn(f"{name} is ", agreement.difference_of_values([full], its, sys._getframe()))
         logged = [values([1.0, torch.tensor(value)]) for value in (1.0, 2.0)]
         self.assertEqual([each for each in logged[0] if "its[" in each], [])  # a new process has not logged anything
+
+        class Counts:
+            def __init__(self, value):
+                self.state = types.SimpleNamespace(seen=value, numbers=np.full(2, value))
+
+        import numpy as np
+        makes = {"its": lambda value: [0, value], "its['a']": lambda value: {"a": value}, "its.state.seen": Counts,
+                 "its.state.numbers": Counts, "its[0].state.seen": lambda value: [Counts(value), print]}
+        for make in (lambda value: {"a": (1, value)}, lambda value: {1, value}, lambda value: collections.deque([value]),
+                     lambda value: list(range(5)) + [value] * 2000, lambda value: "x" * 300 + str(value), np.float64, lambda value: [{"a": [value]}],
+                     lambda value: next(count for count in [itertools.count(value)])):
+            makes[f"its {len(makes)}"] = make
+        for name, make in makes.items():
+            with self.subTest(name):
+                its = [values(make(value)) for value in (1, 1, 2)]
+                [full] = [each for each in its[0] if each.endswith(f" {name.split(' ')[0]}")]
+                self.assertIn(full, agreement.equal_values(its[:2])[0])
+                self.assertNotIn(full, agreement.equal_values(its)[0])
+                self.assertIn(f"{name.split(' ')[0]} is ", agreement.difference_of_values([full], its, sys._getframe()))
+        self.assertEqual(values({"a", "b", "c"}), values({"c", "b", "a"}))
+        of = lambda *texts: [{"x": text} if text else {} for text in texts]
+        equal, unequal = agreement.equal_values(of("1", "1"))
+        self.assertEqual(agreement.equal_values(of("", ""), equal, unequal), (["x"], set()))
+        equal, unequal = agreement.equal_values(of("2", "3"), equal, unequal)
+        self.assertEqual(agreement.equal_values(of("4", "4"), equal, unequal), ([], {"x"}))  # each rank's own
 
         class Module(torch.nn.Module):
             _seen = 0
@@ -1203,7 +1327,7 @@ class Refused(unittest.TestCase):
                     norm().running_var.data = torch.ones(3)
                 self.make_step_with_a_call(job, batch[0])
                 now = recovery.generators.now()
-                self.assertTrue(recovery._own.is_as_in(recovery._record(number, True)))
+                self.assertIsNone(recovery._own.difference_from(recovery._record(number, True)))
             self.assertTrue(step.committed)
             committed = int.from_bytes(bytes(recovery._link._page)[928:936], sys.byteorder)  # worker_link.h
             self.assertEqual((job.committed, committed), (number + 1, number + 1))
@@ -1234,31 +1358,27 @@ class Refused(unittest.TestCase):
             with step:
                 self.make_step(torch.ones(1, 2))
                 record = job._recovery._record(step.number, True)
-                self.assertTrue(job._recovery._own.is_as_in(record))
+                self.assertIsNone(job._recovery._own.difference_from(record))
         self.assertEqual((len(words.words), self.heard()), (16 ** 6, []))
 
     def test_what_is_amiss_in_a_later_step(self):
         from unittest import mock
 
-        def leave(job):
-            job._recovery._calls_at_entry -= 1
-
         def make_no_call(job):
             self.make_step(torch.rand(4, 2))
             job._recovery._calls_at_entry = job._recovery._calls.value
 
-        for words, does in (("without its optimizer's step", leave), ("do not call each other in a step", make_no_call)):
-            with self.subTest(words), mock.patch.object(torch.distributed, "get_world_size", return_value=2):
-                job = self.joined_with_buffers()
-                for number, step in enumerate(job.steps([1] * 8)):
-                    with step:
-                        if number == 6:
-                            self.assertTrue(job._recovery._is_usual())
-                            does(job)
-                        else:
-                            self.make_step_with_a_call(job)
-                self.assert_said(words)
-                self.assertEqual(job.committed, 8)
+        with mock.patch.object(torch.distributed, "get_world_size", return_value=2):
+            job = self.joined_with_buffers()
+            for number, step in enumerate(job.steps([1] * 8)):
+                with step:
+                    if number == 6:
+                        self.assertTrue(job._recovery._is_usual())
+                        make_no_call(job)
+                    else:
+                        self.make_step_with_a_call(job)
+            self.assert_said("do not call each other in a step")
+            self.assertEqual(job.committed, 8)
 
     def test_outputs_that_are_no_tensor(self):
         class Two(torch.nn.Linear):

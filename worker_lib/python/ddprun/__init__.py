@@ -63,7 +63,8 @@ def recoverable(model: "_torch.nn.Module | Sequence[_torch.nn.Module]", optimize
     `parts` has by name what is equal on all ranks and has a state_dict() and a load_state_dict(): schedulers, a GradScaler,
     averages of the weights; also lists of such objects. Any other keyword is a part, too (scheduler=scheduler). `per_rank` has by
     name what each rank has its own of; also a torch.Generator, random.Random or numpy.random.Generator. It is noted in each step,
-    and so should be small. `unchanged` are objects with a state that training leaves as the set-up has made them (a teacher).
+    and so should be small. `unchanged` are objects with a state that training leaves as the set-up has made them (a teacher), or
+    that a new process may have in another state (a log).
 
     With `memory_every=K` the state is kept in memory of the agent every K steps (see ddprun.keep()): when all ranks have died,
     the loops go on from there.

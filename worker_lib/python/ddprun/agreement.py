@@ -5,19 +5,31 @@ Replicas are compared by what they hold. What they do not hold is looked for: ob
 and values (numbers, strings, tensors) of the program that were equal on all ranks when the training began, which a new process
 has as the set-up has left them."""
 
+import collections
 import functools
+import gc
+import io
+import itertools
+import operator
 import random
 import sys
 import types
+import zlib
 
 import torch
 
 from ddprun import in_place, loading
 
-_PLAIN = (bool, int, float, str, type(None))
+_PLAIN = (bool, int, float, complex, str, bytes, type(None))
+_LISTS = (list, tuple, set, frozenset, collections.deque)
 _TEXT_MAX = 200  # characters of a value that is told
+_TEXT_DEPTH = 3  # of containers in each other
+_VALUES_DEPTH = 3  # of objects and containers in each other, whose values are compared
+_WITH_ATTRIBUTES = ("argparse", "types", "collections")  # packages of Python's whose objects have attributes of the program's
+_OF_OPTIMIZERS = ("state", "param_groups", "defaults")
 # A frame of the program ends here: below it is how Python starts a program.
-_OUTSIDE = ("importlib", "runpy", "ddprun", "_ddprun")
+_OUTSIDE = ("importlib", "runpy", "ddprun", "_ddprun", "tqdm", "rich")
+_GO_THROUGH = (enumerate, filter, map, zip)  # iterators that have others
 _SAMPLES_MAX = 1000  # elements of a container that are looked at
 _DEPTH_MAX, _OBJECTS_MAX = 4, 10_000  # what a loader consists of: how deep, how many
 # Attributes that PyTorch gives to objects of the program's classes.
@@ -45,22 +57,24 @@ def _place(frame):
 
 # ---- values
 
-def plain_values(frames, optimizers, modules, loader):
-    """{where it is: value} of numbers, strings and tensors that these frames, objects in them, the optimizers, the modules and the
-    loader have. A tensor stands there as a checksum."""
+def plain_values(frames, optimizers, modules, loader, unchanged=()):
+    """{where it is: value} of numbers, strings, containers of them and tensors that these frames, objects in them, the optimizers, the
+    modules and the loader have; without the objects `unchanged`. A tensor and an array stand there as a checksum."""
+    left_out = {id(each) for each in unchanged}
     found = {}
     for depth, frame in enumerate(reversed(frames)):
         function = frame.f_code.co_name
         for name, value in frame.f_locals.items():
-            if not name.startswith("__") and not isinstance(value, (types.ModuleType, type)) and not _is_bar(value):
-                found.update((f"{depth} {function} {path}", _told(each)) for path, each in _values_in(name, value))
+            if not name.startswith("__") and not _is_bar(value):
+                found.update((f"{depth} {function} {path}", _told(each)) for path, each in _values_in(name, value, left_out))
     for each in (loader, getattr(loader, "dataset", None), *loading.samplers_of(loader)[1:]):
         kind = type(each).__name__
         found.update((f"data {kind} {kind}.{name}", _told(value)) for name, value in getattr(each, "__dict__", {}).items()
                      if not isinstance(value, torch.Tensor))
     for number, optimizer in enumerate(optimizers):
         of = type(optimizer).__name__ if len(optimizers) == 1 else f"{number}:{type(optimizer).__name__}"
-        found.update((f"optimizer {of} {name}", _told(value)) for name, value in _own_attributes(optimizer))
+        found.update((f"optimizer {of} {name}", _told(value)) for name, value in _own_attributes(optimizer)
+                     if name not in _OF_OPTIMIZERS)
     for number, module in enumerate(modules):
         for path, each in module.named_modules():
             of = path if len(modules) == 1 else f"{number}:{path}"
@@ -68,14 +82,33 @@ def plain_values(frames, optimizers, modules, loader):
     return found
 
 
-def _values_in(name, value):
-    """Lists have only tensors here: what a program has collected by then, a new process has not."""
-    for path, each in _reached(name, value):
-        is_in_list = path != name and isinstance(value, (list, tuple, set, frozenset))
-        if not is_in_list or isinstance(each, torch.Tensor) and each.numel() > 1:
+def _values_in(name, value, left_out):
+    """(path, value) of a value of the program and of what it is made of. A list of plain values is told as a whole. Of other lists no
+    elements are told but tensors: what a program has collected by then, a new process has not."""
+    waiting = [(path, each, 0, True) for path, each in _near(name, value)]
+    seen = set()
+    for path, each, depth, is_told in waiting:  # it grows
+        if isinstance(each, (types.ModuleType, type)) or id(each) in left_out:
+            continue
+        if is_told or isinstance(each, torch.Tensor) and each.numel() > 1:
             yield path, each
-        if isinstance(each, (dict, list, tuple)) and each is not value:  # an average in an object
-            yield from ((where, one) for where, one in _one_level(path, each) if isinstance(one, torch.Tensor) and one.numel() > 1)
+        if depth < _VALUES_DEPTH and id(each) not in seen and len(waiting) < _OBJECTS_MAX:
+            seen.add(id(each))
+            waiting += [(where, one, depth + 1, is_told) for where, one, is_told in _inside(path, each, depth)]
+
+
+def _inside(path, value, depth):
+    """(path, value, whether it is told) of what a value is made of. Objects of other packages have caches and the like, so that of an
+    object which the program itself has only numbers and strings are told."""
+    if isinstance(value, _LISTS):
+        return [(where, each, False) for where, each in _one_level(path, value)] if _plain_text(value) is None else []
+    package = type(value).__module__.split(".")[0]
+    if isinstance(value, dict) or package in _WITH_ATTRIBUTES:
+        return [(where, each, True) for where, each in _one_level(path, value)]
+    is_others = "-packages/" in (getattr(sys.modules.get(type(value).__module__), "__file__", None) or "")
+    if package in sys.stdlib_module_names or is_others and depth > 0:
+        return []
+    return [(where, each, not is_others or type(each) in _PLAIN) for where, each in _one_level(path, value)]
 
 
 def _own_attributes(value):
@@ -86,15 +119,30 @@ def _own_attributes(value):
             yield name, each
 
 
-def locals_among(frames, names):
-    """{name: value now} of those of these names of plain_values() that are locals."""
+def locals_among(names):
+    """Those of these names of plain_values() that are locals: {frame's depth and function: [(name, its local)]}."""
+    found = {}
+    for name in names:
+        depth, function, path = name.split(" ", 2)
+        if depth.isdecimal() and path.isidentifier():
+            found.setdefault((int(depth), function), []).append((name, path))
+    return found
+
+
+def numbers_now(frames, of_frames):
+    """{name: value} of the numbers and strings among what locals_among() has returned."""
     found = {}
     for depth, frame in enumerate(reversed(frames)):
-        begin = f"{depth} {frame.f_code.co_name} "
-        there = frame.f_locals
-        found.update((name, _told(there[name[len(begin):]])) for name in names
-                     if name.startswith(begin) and name[len(begin):] in there)
+        names = of_frames.get((depth, frame.f_code.co_name))
+        if names:
+            there = frame.f_locals
+            found.update((name, there[local]) for name, local in names if local in there and type(there[local]) in _PLAIN)
     return found
+
+
+def told(values):
+    """As plain_values() has them."""
+    return {name: _told(value) for name, value in values.items()}
 
 
 def _is_bar(value):
@@ -102,23 +150,53 @@ def _is_bar(value):
 
 
 def _told(value):
-    if type(value) in _PLAIN:
-        return repr(value)[:_TEXT_MAX]
     if type(value) in (torch.Tensor, torch.nn.Parameter) and value.layout == torch.strided and value.device.type in ("cpu", "cuda"):
         total, shape, _ = sum_of(value)
         return f"<{'×'.join(map(str, shape)) or 'a number'}, checksum {total:08x}>"
-    return f"a {type(value).__name__}"
+    text = _plain_text(value)
+    if text is None:
+        return f"a {type(value).__name__}"
+    return text if len(text) <= _TEXT_MAX else f"{text[:_TEXT_MAX]}… <checksum {zlib.crc32(text.encode()):08x}>"
+
+
+def _plain_text(value, depth=_TEXT_DEPTH):
+    """A text of a plain value, or of a container of plain values, of whose elements the first ones are told; None: it is neither."""
+    if type(value) in _PLAIN:
+        return repr(value)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(value, numpy.ndarray) and not value.dtype.hasobject:
+        return f"<array of {'×'.join(map(str, value.shape))}, checksum {zlib.crc32(value.tobytes()):08x}>"
+    if type(value) is itertools.count or numpy is not None and isinstance(value, numpy.generic):
+        return repr(value)
+    if depth == 0 or not isinstance(value, (dict, *_LISTS)):
+        return None
+    is_set = isinstance(value, (set, frozenset))  # of which each process has an order of its own
+    texts = [_plain_text(each, depth - 1) for each in (value if is_set else itertools.islice(value, _SAMPLES_MAX))]
+    if isinstance(value, dict):
+        values = [_plain_text(each, depth - 1) for each in itertools.islice(value.values(), _SAMPLES_MAX)]
+        texts = [None if None in pair else ": ".join(pair) for pair in zip(texts, values)]
+    if None in texts:
+        return None
+    more = f", … of {len(value)}" if len(value) > len(texts) else ""
+    begin, end = "[]" if isinstance(value, (list, tuple, collections.deque)) else "{}"
+    return f"{begin}{', '.join(sorted(texts) if is_set else texts)}{more}{end}"
 
 
 def _is_plain(text):
     return not text.startswith("a ")
 
 
-def equal_values(of_ranks):
-    """The names of plain values that are equal on all ranks."""
-    first, *others = of_ranks
-    return sorted(name for name, text in first.items()
-                  if _is_plain(text) and all(its.get(name) == text for its in others))
+def equal_values(of_ranks, before=(), unequal=frozenset()):
+    """(the names of plain values that are equal on all ranks, the names of those that are not). `before` and `unequal` are what an
+    earlier call has returned: what was unequal once is each rank's own."""
+    names = dict.fromkeys(name for its in of_ranks for name in its)
+    now_equal, now_unequal = set(), set(unequal)
+    for name in names:
+        texts = {its.get(name) for its in of_ranks}
+        if None in texts:  # a rank has not set it yet
+            continue
+        (now_unequal if len(texts) > 1 else now_equal if all(map(_is_plain, texts)) else set()).add(name)
+    return sorted((now_equal | set(before)) - now_unequal), now_unequal
 
 
 def difference_of_values(names, of_ranks, frame):
@@ -130,15 +208,29 @@ def difference_of_values(names, of_ranks, frame):
         if not differing:
             continue
         (rank, text), (other, its_text) = known[0], differing[0]
-        kind, owner, what = name.split(" ", 2)
-        if kind == "optimizer":
-            where = f"the attribute {what} of the optimizer ({owner})"
-        elif kind == "model":
-            where = f"the attribute {what} of the model's {owner or 'module'}"
-        else:
-            where = f"{_place(frame)}: {what}"
+        where = _where(name, frame)
         return (f"{where} is {text} on rank {rank} and {its_text} on rank {other} after a replacement: "
                 "a new process does not have it; count with step.number, or give it to recoverable() as a part")
+    return None
+
+
+def _where(name, frame):
+    kind, owner, what = name.split(" ", 2)
+    if kind == "optimizer":
+        return f"the attribute {what} of the optimizer ({owner})"
+    return f"the attribute {what} of the model's {owner or 'module'}" if kind == "model" else f"{_place(frame)}: {what}"
+
+
+def tensor_of_each_rank(at_first, now, frame):
+    """A sentence on the first tensor that all ranks had the same of at their first step and that each has its own of at the second one (what
+    a recurrent model passes from one step to the next); None: there is none."""
+    form = lambda text: text.partition(", checksum ")[0] if text is not None and text.startswith("<") else None
+    for name in now[0]:
+        before, after = {its.get(name) for its in at_first}, {its.get(name) for its in now}
+        forms = set(map(form, before | after))
+        if len(before) == 1 and len(after) > 1 and len(forms) == 1 and not forms & {None, "<a number"}:
+            return (f"{_where(name, frame)} is a tensor that each rank has its own of, and that changes from one step to the next: "
+                    "give it in an object with state_dict() and load_state_dict() as per_rank={…}")
     return None
 
 
@@ -148,8 +240,8 @@ def not_given(frames, given, unchanged, generators):
     """A sentence on the first object with a state in these frames, their globals, and one level deep in attributes, containers
     and what a function has from around it, that is none of `given`; None: there is none.
 
-    `generators` is a list for a training's steps: a generator of random numbers counts if an earlier call has put it there,
-    since one that each step makes anew has no state from step to step."""
+    `generators` is a list for a training's steps: a generator of random numbers, and an iterator, counts if an earlier call has put it
+    there, since one that each step makes anew has no state from step to step."""
     seen_before = {id(each) for each in generators}
     known = {id(its) for each in unchanged for its in _parts_of(each)}
     for each in given:
@@ -161,8 +253,11 @@ def not_given(frames, given, unchanged, generators):
                 continue
             for path, each in _reached(name, value):
                 kind = _kind_of(each, known) if id(each) not in known else None
-                if kind is not None and kind.startswith("a generator") and id(each) not in seen_before:
+                if kind is not None and kind.startswith(("a generator", "an iterator")) and id(each) not in seen_before:
                     generators.append(each)
+                elif kind is not None and kind.startswith("an iterator"):
+                    return (f"{_place(frame)}: {path} is {kind}, and where it has got to cannot be put back: let training.steps(…) go "
+                            "through all that a step needs, or put it into unchanged=(…) if training takes nothing from it")
                 elif kind is not None:
                     return (f"{_place(frame)}: {path} is {kind} that recoverable() was not given: "
                             f"give it as a part ({name.split('.')[0]}=…), or put it into unchanged=(…) if training leaves it as it is")
@@ -186,8 +281,14 @@ def _parts_of(given):
 
 
 def _reached(name, value):
-    """(path, object) of a value of the program and of what is one level below it; what a function has from around it, and the
-    object of a method, are as near as the function itself."""
+    """(path, object) of a value of the program and of what is one level below it."""
+    for path, each in _near(name, value):
+        yield path, each
+        yield from _one_level(path, each)
+
+
+def _near(name, value):
+    """What a function has from around it, and the object of a method, are as near as the function itself."""
     near = [(name, value)]
     if isinstance(value, functools.partial):
         near += [(f"{name}.{path}", each) for path, each in [*_one_level("args", value.args), *_one_level("keywords", value.keywords)]]
@@ -196,9 +297,7 @@ def _reached(name, value):
         near.append((f"{name}.__self__", value.__self__))
     elif isinstance(value, types.FunctionType):
         near += _around(name, value)
-    for path, each in near:
-        yield path, each
-        yield from _one_level(path, each)
+    return near
 
 
 def _around(name, function):
@@ -212,8 +311,8 @@ def _around(name, function):
 def _one_level(name, value):
     if isinstance(value, dict):
         its = [(f"{name}[{key!r}]", each) for key, each in list(value.items())[:_SAMPLES_MAX]]
-    elif isinstance(value, (list, tuple, set, frozenset)):
-        its = [(f"{name}[{index}]", each) for index, each in enumerate(list(value)[:_SAMPLES_MAX])]
+    elif isinstance(value, _LISTS):
+        its = [(f"{name}[{index}]", each) for index, each in enumerate(itertools.islice(value, _SAMPLES_MAX))]
     elif isinstance(value, (torch.nn.Module, torch.optim.Optimizer, torch.Tensor, torch.utils.data.DataLoader,
                             torch.utils.data.Dataset, torch.utils.data.Sampler)):
         return []
@@ -243,12 +342,44 @@ def _kind_of(value, known):
     numpy = sys.modules.get("numpy.random")
     if numpy is not None and isinstance(value, (numpy.Generator, numpy.RandomState)):
         return f"a generator of random numbers (numpy.random.{type(value).__name__})"
+    if _is_under_way(value):
+        return f"an iterator ({type(value).__name__})"
     if all(callable(getattr(type(value), name, None)) for name in ("state_dict", "load_state_dict")) and not _is_data(value):
         # Where it has nothing but given objects and plain values, these are compared.
         its = getattr(value, "__dict__", {}).values()
         return None if its and all(id(each) in known or type(each) in _PLAIN for each in its) else (
             f"an object with a state_dict() ({type(value).__name__})")
     return None
+
+
+def _is_under_way(value):
+    """An iterator that is not known to be at its end, and does not go through steps."""
+    if isinstance(value, types.GeneratorType):
+        return value.gi_frame is not None and not _is_outside(value.gi_frame)
+    if type(value) in _GO_THROUGH:
+        return any(map(_is_under_way, value.__reduce__()[1]))
+    if not hasattr(type(value), "__next__") or isinstance(value, io.IOBase) or type(value) is itertools.count:  # that is a value
+        return False
+    return operator.length_hint(value, 1) > 0
+
+
+def ways_around(steps):
+    """(a sentence on an iterator by which the program goes through these steps, and which a new process begins anew, or None; the frames
+    of the program's generators that go through them)"""
+    frames, waiting, seen = [], [steps], set()
+    while waiting:
+        for each in gc.get_referrers(waiting.pop()):
+            is_of_loop = type(each) is tuple or type(each) in _GO_THROUGH or type(each).__module__ == "itertools"
+            if id(each) in seen or not is_of_loop and not isinstance(each, types.GeneratorType):
+                continue
+            seen.add(id(each))
+            waiting.append(each)
+            if type(each).__module__ == "itertools" or type(each) in _GO_THROUGH and _is_under_way(each):
+                return (f"its loop goes through training.steps(…) by {type(each).__name__}(), which a new process begins anew: let "
+                        "training.steps(…) go through all that a step needs"), frames
+            if isinstance(each, types.GeneratorType) and each.gi_frame is not None and not _is_outside(each.gi_frame):
+                frames.append(each.gi_frame)
+    return None, frames
 
 
 def _is_data(value):

@@ -135,14 +135,13 @@ class Recovery:
         self._modules = [each.module for each in models]
         self._parameters = [each for ddp in models for each in ddp.parameters()]
         self._own, self._shared = states_of(models, optimizers, parts, per_rank)
-        self._may_skip_steps = any(isinstance(each, torch.amp.GradScaler) for each in parts.values())
         self._all_given, self._unchanged = given, unchanged
         self._trained = [each.requires_grad for each in self._parameters]
         self._device = self._parameters[0].device
         self._calls, self._failures = groups.calls(in_place.gloo_calls()), in_place.gloo_failures()
         self._place = place
         self._loader = None  # the one that this loop goes through
-        self._generators_seen = []  # generators of random numbers that the program has when its first steps begin
+        self._generators_seen = []  # generators of random numbers and iterators that the program has when its first steps begin
         self._core = in_place.Core(groups.is_prepared)
         self.resume = None  # where a process that has taken a place begins
         self.has_taken_place = False
@@ -157,14 +156,19 @@ class Recovery:
         self._is_offered = False
         self._donor = None  # a _Donor, the last one
         self._layouts = [None] * len(models)  # the buckets that DDP has arranged
-        self._equal_values = []  # names of plain values of the program that all ranks had the same of at their second step
+        self._equal_values, self._unequal_values = [], set()  # names of plain values of the program, as the ranks have had them
+        self._equal_locals = {}  # the locals among the equal ones
+        self._has_generators = False  # the program goes through its steps by generators of its own
+        self._values_at_first = {}  # at the entry of the first step
         self._values_to_compare = 0  # times, since the last generation
         self._replicas_agreed = True  # since the last generation
-        self._locals_at_entry = {}  # the locals among these values, at the first entry of this step
+        self._numbers_at_entry = {}  # of these locals, at the first entry of this step
         self._compared = 0  # pieces of the replicas
         self._at_first_entry = None  # a function: what this rank is given once more
         # ---- of this step
         self._draws_between = False  # random numbers, behind the blocks of its steps
+        self._left_behind = None  # a step behind whose block a process before this one has died
+        self._may_keep_gradients = False  # the last step was committed without an optimizer's step
         self._before = None  # generators before its batch was loaded
         self._at_effect = self._at_commit = None  # generators when that was written, and since then at the end of the block
         self._given = self._versions_given = None  # generators, parts and settings when it was given; versions of tensors
@@ -338,6 +342,9 @@ class Recovery:
         if self._at_commit is not None and self._place.steps > 0 and not self._own.generators.are_equal(self._at_commit, self._before):
             # An evaluation, whose loader draws a seed. The effect of the last step is what it is by now.
             self._draws_between = True
+            if self._left_behind is not None:
+                self.end_for(f"random numbers are drawn behind the block of a step, and rank {self._groups.rank} was lost behind that of "
+                             f"step {self._left_behind}: some may be missing, and checkpoints of the steps since are suspect")
             self._write_effect(self._place.committed - 1, self._place.steps, self._before, is_settled=True)
         self._at_commit = None
 
@@ -365,7 +372,7 @@ class Recovery:
             return self.refuse(why)
         epoch, loop, _ = self._place.in_loops()
         may_lack_draws = self._draws_between and not is_settled
-        more = (epoch, loop, steps), of_processes, parts_given, self._began, is_settled, may_lack_draws
+        more = (epoch, loop, steps), of_processes, parts_given, self._began, is_settled, may_lack_draws, self._left_behind
         text = self._own.text(more, before, generators)
         flat = self._own.buffers.flat()
         if self._mirror.write(step, is_effect, _SIZE.pack(len(text)) + text, flat.data_ptr(), flat.nbytes) and self._is_offered:
@@ -387,7 +394,8 @@ class Recovery:
         [size] = _SIZE.unpack_from(state)
         return state[_SIZE.size:_SIZE.size + size], state[_SIZE.size + size:]
 
-    def enter(self, frame):
+    def enter(self, frame, steps):
+        """`steps` is the iterator that has given it, `frame` is the program's."""
         if self._core.state == "SetUp":
             self._perform(self._core.joined(self._place.committed))
         self._was_ended = False
@@ -404,7 +412,7 @@ class Recovery:
                                "the step, or after it")
         if self._between > 0 and self._steps_made() == 0 and self._generation == 0:
             return self.refuse("its ranks call each other between recoverable() and the first step")
-        if self._generation == 0 and self._steps_made() < _OFFERS_AFTER and self._refuse_what_is_not_given(frame):
+        if self._generation == 0 and self._steps_made() < _OFFERS_AFTER and self._refuse_what_is_not_given(frame, steps):
             return
         is_again = self._core.state == "InStep"
         if not is_again:
@@ -419,10 +427,11 @@ class Recovery:
         self._gives_buffers = [each.require_forward_param_sync for each in self._models]
         self._weights_at_entry = self._shared.version_of_weights()
         self._has_stepped = self._has_given = self._is_in_backward = False
-        if self._inputs_before is None and self._equal_values:
-            self._locals_at_entry = agreement.locals_among(agreement.frames_of(frame), self._equal_values)
+        self._at_effect = None
+        if self._inputs_before is None and self._equal_locals:
+            self._numbers_at_entry = agreement.numbers_now(agreement.frames_of(frame), self._equal_locals)
         if not self._is_usual():
-            self._agree_at_entry(frame)
+            self._agree_at_entry(frame, steps)
             if self.is_off:
                 return
         # What has changed the state before a call of a step may do so again.
@@ -440,10 +449,15 @@ class Recovery:
 
     def _is_usual(self):
         return (self._is_offered and not self._groups.old and self.resume is None and self._replicas_agreed
-                and self._values_to_compare == 0)
+                and self._values_to_compare == 0 and not self._agrees_on_values())
 
     def _steps_made(self):
         return self._place.committed - self._first
+
+    def _agrees_on_values(self):
+        """At the fourth step, the eighth, the sixteenth …: what the program has bound since then is compared from here on."""
+        made = self._steps_made()
+        return made > _OFFERS_AFTER and made & (made + 1) == 0
 
     def _is_due(self):
         return not self._is_offered and self._steps_made() >= _OFFERS_AFTER
@@ -456,15 +470,22 @@ class Recovery:
         if self._core.state == "InStep":
             self.end_for(f"step {self._place.committed} is made again after a rank was lost, and is skipped this time")
 
-    def _agree_at_entry(self, frame):
-        """Its step is not as usual: recovery is not offered yet, or a generation begins."""
+    def _agree_at_entry(self, frame, steps):
+        """Its step is not as usual: recovery is not offered yet, a generation begins, or the ranks agree on values."""
+        if self._generation == 0 and self._steps_made() == 0:
+            self._values_at_first = self._values(frame, steps)
         if self._generation == 0 and self._steps_made() == 1:
-            self._agree_at_second_step(frame)
+            self._agree_at_second_step(frame, steps)
             if self.is_off:
                 return
-        while self._values_to_compare > 0:
+        while self._values_to_compare > 0 or self._agrees_on_values():
             try:
-                self._agree_on_values(frame)
+                of_ranks = self._all_gather(self._values(frame, steps))
+                if self._values_to_compare > 0:
+                    self._compare_values(of_ranks, frame)
+                if self._agrees_on_values():
+                    self._note_equal_values(of_ranks)
+                break
             except Exception as error:
                 if isinstance(error, CannotRecover) or not self._is_of_loss(error):
                     raise
@@ -480,11 +501,12 @@ class Recovery:
             self._link.offer(descriptor)
             self._is_offered = True
 
-    def _refuse_what_is_not_given(self, frame):
+    def _refuse_what_is_not_given(self, frame, steps):
         """Before the first two steps; the state of an optimizer is there in the second."""
-        frames = agreement.frames_of(frame)
-        why = agreement.generator_of_data(self._loader, self._all_given, self._unchanged) or agreement.not_given(
-            frames, [*self._all_given, self._loader], self._unchanged, self._generators_seen)
+        why, of_generators = agreement.ways_around(steps)
+        self._has_generators = len(of_generators) > 0
+        why = why or agreement.generator_of_data(self._loader, self._all_given, self._unchanged) or agreement.not_given(
+            [*of_generators, *agreement.frames_of(frame)], [*self._all_given, self._loader], self._unchanged, self._generators_seen)
         for optimizer in self._optimizers:
             name = agreement.tensors_in_attributes(optimizer)
             if why is None and name is not None:
@@ -494,27 +516,38 @@ class Recovery:
             self.refuse(why)
         return why is not None
 
-    def _values(self, frame):
-        return agreement.plain_values(agreement.frames_of(frame), self._optimizers, self._modules, self._loader)
+    def _values(self, frame, steps):
+        of_generators = agreement.ways_around(steps)[1] if self._has_generators else []  # looking for them takes long
+        found = agreement.plain_values([*of_generators, *agreement.frames_of(frame)], self._optimizers, self._modules, self._loader,
+                                       self._unchanged)
+        if self._inputs_before is not None:  # made again: how far the loops in the block had got is no difference
+            found.update(agreement.told(self._numbers_at_entry))
+        return found
 
-    def _agree_at_second_step(self, frame):
+    def _note_equal_values(self, of_ranks):
+        self._equal_values, self._unequal_values = agreement.equal_values(of_ranks, self._equal_values, self._unequal_values)
+        self._equal_locals = agreement.locals_among(self._equal_values)
+
+    def _agree_at_second_step(self, frame, steps):
         """Which plain values are equal on all ranks, and that all parts are."""
-        its = [self._values(frame), [list(each) for each in self._shared.sums_of_parts().items()]]
+        its = [self._values_at_first, self._values(frame, steps), [list(each) for each in self._shared.sums_of_parts().items()]]
+        self._values_at_first = {}
         word = base64.b64encode(zlib.compress(json.dumps(its, default=repr).encode())).decode()
         of_ranks = [json.loads(zlib.decompress(base64.b64decode(each))) for each in self._groups.ask_all("second step", word)]
-        self._equal_values = agreement.equal_values([values for values, _ in of_ranks])
-        differing = agreement.difference_of_replicas([dict(parts) for _, parts in of_ranks])
+        at_first, now, parts = zip(*of_ranks)
+        self._note_equal_values(now)
+        why = agreement.tensor_of_each_rank(at_first, now, frame)
+        differing = agreement.difference_of_replicas([dict(each) for each in parts])
         if differing is not None:
             name, rank, other = differing
-            self.refuse(f"{name} differs between rank {rank} and rank {other}: what each rank has its own of is given as per_rank={{…}}")
+            why = f"{name} differs between rank {rank} and rank {other}: what each rank has its own of is given as per_rank={{…}}"
+        if why is not None:
+            self.refuse(why)
 
-    def _agree_on_values(self, frame):
+    def _compare_values(self, of_ranks, frame):
         """Before the first step of a generation, where all ranks are at its entry, and before the next one: a counter in the block
         of a step counts a step that is made again twice."""
-        values = self._values(frame)
-        if self._inputs_before is not None:  # made again: how far the loops in the block had got is no difference
-            values.update(self._locals_at_entry)
-        why = agreement.difference_of_values(self._equal_values, self._all_gather(values), frame)
+        why = agreement.difference_of_values(self._equal_values, of_ranks, frame)
         if why is not None:
             self.end_for(why)
         self._values_to_compare -= 1
@@ -608,9 +641,9 @@ class Recovery:
         if self._is_step_lost():
             self._was_ended = True
             raise _loss()  # without the step's rest
-        if self._steps_made() < _OFFERS_AFTER and ddp not in self._gave_gradients:
+        if (self._steps_made() < _OFFERS_AFTER or self._may_keep_gradients) and ddp not in self._gave_gradients:
             self._gave_gradients.append(ddp)
-            if any(each.grad is not None and not each.grad.is_sparse and each.grad.any() for each in ddp.parameters()):
+            if _have_gradients(ddp.parameters()):
                 self.refuse("it keeps gradients from one step to the next")
                 return
             if not self._has_stepped and self._shared.version_of_weights() != self._weights_at_entry:
@@ -704,21 +737,23 @@ class Recovery:
             return "the error that ends a step in which a rank was lost was caught in the step"
         if self._is_in_backward:
             return "an error of backward() was caught in the step"
-        if not self._has_stepped and not self._may_skip_steps:
-            return "a step was left without its optimizer's step (break, return, continue?)"
         if self._calls.value == self._calls_at_entry and dist.get_world_size() > 1:
-            return "its ranks do not call each other in a step"
+            return "its ranks do not call each other in a step: a batch that is not trained on is passed over by step.skip()"
         self._at_commit = self._own.generators.now()
-        if self._has_given and not self._own.generators.are_equal(self._at_effect, self._at_commit):
+        if self._at_effect is None:  # no backward() in it
+            self._at_effect = self._at_commit
+            self._write_effect(self._place.committed, self._place.steps + 1, self._at_effect)
+        elif not self._own.generators.are_equal(self._at_effect, self._at_commit):
             return "random numbers are drawn after its backward() has begun: draw them before"
-        if self._steps_made() < _OFFERS_AFTER and self._has_given:
+        if self._steps_made() < _OFFERS_AFTER:
             record = self._record(self._place.committed, True)
-            if record is not None and not self._own.is_as_in(record):
+            if record is not None and self._own.difference_from(record) is not None:
                 return "buffers or parts are changed after its backward() has begun"
         return None
 
     def committed_step(self):
         self._aside, self._inputs, self._inputs_before = None, [], None
+        self._may_keep_gradients, self._gave_gradients = not self._has_stepped, []
         self._perform(self._core.step_over())
         with self._border:
             self._is_in_block, self._is_between = False, True
@@ -763,6 +798,10 @@ class Recovery:
 
     def _recover(self, error=None):
         """Makes the groups again."""
+        if self._may_keep_gradients and not self._gave_gradients and _have_gradients(self._parameters):
+            why = "a rank was lost after a step without an optimizer's step, whose gradients may be kept for the next one"
+            self.refuse(why)
+            raise CannotRecover(why)
         while True:
             wanted = self._link.wanted
             self._perform(self._core.regroup(self._has_stepped and self._aside is None))
@@ -806,7 +845,10 @@ class Recovery:
         if [each.requires_grad for each in self._parameters] != self._trained:
             raise CannotRecover("which parameters are trained has changed since recoverable()")
         donor = self._donor = pickle.loads(making.told())
-        self._layouts, self._equal_values, self._needs_copy = donor.layouts, donor.equal_values, donor.needs_copy
+        self._layouts, self._needs_copy = donor.layouts, donor.needs_copy
+        self._first, self._has_generators = donor.first, donor.has_generators
+        self._equal_values, self._unequal_values = donor.equal_values, donor.unequal_values
+        self._equal_locals = agreement.locals_among(self._equal_values)
         if needs:
             if not self._shared.has_groups_of(donor.settings):
                 raise CannotRecover("parameter groups were added to the optimizer after recoverable()")
@@ -838,7 +880,7 @@ class Recovery:
         has = self._mirror.has
         has_entry, has_effect = has(committed, False), has(committed - 1, True)
         if not has_entry and has_effect:
-            (*_, is_settled, may_lack_draws), _, _ = self._own.read(self._record(committed - 1, True))
+            (*_, is_settled, may_lack_draws, _), _, _ = self._own.read(self._record(committed - 1, True))
             if any(calls > 0 for calls, _ in of_level_ranks):
                 raise CannotRecover(_LOST_BETWEEN)
             if may_lack_draws or not is_settled and any(draws for _, draws in of_level_ranks):
@@ -854,10 +896,17 @@ class Recovery:
         if state == "Entering" or is_effect:
             self.resume = self._where_to_begin(step, is_effect)
         elif with_replicated:  # the step is made again; restore_given() follows
-            _, _, restore = self._own.read(self._record(step, is_effect))
-            restore()
+            self._put_back(self._record(step, is_effect))
             self._shared.forget_unscaled()
         # else: a newcomer at its first step, see _where_to_begin()
+
+    def _put_back(self, record, with_generators=True):
+        _, _, restore = self._own.read(record)
+        restore(with_generators)
+        differing = self._own.difference_from(record)
+        if differing is not None:
+            self.end_for(f"{differing} of rank {self._groups.rank} is not what it was, after it was put back: does load_state_dict() take "
+                         "all that state_dict() gives?")
 
     def _take_donors_entry(self):
         """Schedulers and averages may be moved between two steps; the others are at an entry."""
@@ -874,13 +923,22 @@ class Recovery:
             gives_buffers=self._gives_buffers if is_in_step else [each.require_forward_param_sync for each in self._models],
             modes=[each.training for ddp in self._models for each in ddp.modules()],
             equal_values=self._equal_values,
+            unequal_values=self._unequal_values,
+            first=self._first,
+            has_generators=self._has_generators,
             place=self._place.in_loops(),
             needs_copy=self._needs_copy)
 
     def _where_to_begin(self, step, is_effect):
         """Where the loops of a newcomer begin. It makes up for what follows the last step of the process whose place it takes."""
         own, donor = self._own, self._donor
-        (place, of_processes, parts_given, began, *_), before, restore_own = own.read(self._record(step, is_effect))
+        record = self._record(step, is_effect)
+        more, before, _ = own.read(record)
+        place, of_processes, parts_given, began, is_settled, _, self._left_behind = more
+        if is_effect and not is_settled and self._left_behind is None:
+            self._left_behind = step
+            print(f"ddprun: rank {self._groups.rank} was lost between step {step} and the next one: if it was in what follows the block, "
+                  "the rest of that is not made there", file=sys.stderr, flush=True)
 
         def set_modes():
             for module, trains in zip((each for ddp in self._models for each in ddp.modules()), donor.modes):
@@ -888,7 +946,7 @@ class Recovery:
 
         def restore():
             set_modes()
-            restore_own()
+            self._put_back(record)
             if not is_effect:
                 own.restore_parts(parts_given)
 
@@ -896,7 +954,7 @@ class Recovery:
             self._take_donors_entry()
             if not is_effect:  # after what the program does on its way there
                 set_modes()
-                restore_own(with_generators=False)
+                self._put_back(record, with_generators=False)
 
         self._at_first_entry = at_first_entry
         if is_effect and place[:2] != tuple(donor.place)[:2]:
@@ -915,8 +973,15 @@ class _Donor:
     gives_buffers: list  # by model: whether the next forward gives the buffers
     modes: list  # by module: whether it trains
     equal_values: list  # names of values that all ranks had the same of
+    unequal_values: set  # and of those that they had not
+    first: int  # step after recoverable()
+    has_generators: bool  # the program's own, around its steps
     place: tuple  # in the loops
     needs_copy: bool  # the state is copied at each entry
+
+
+def _have_gradients(parameters):
+    return any(each.grad is not None and not each.grad.is_sparse and each.grad.any() for each in parameters)
 
 
 def _loss():

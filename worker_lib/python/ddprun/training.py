@@ -141,8 +141,9 @@ class Step:
 
     number     of the step, from 0, counted over the whole training; the same on all ranks
     epoch      in which it is
-    committed  after the block: whether the step counts, which is the same on all ranks. It does not if the block was left by an
-               exception of the program, or if a rank was lost in it and it is made again
+    committed  after the block: whether the step counts, which is the same on all ranks. It does in whatever way the block was left, also
+               by `continue` or `break` before the optimizer's step; but for an exception of the program, and for a step in which a
+               rank was lost, which is made again
     made       whether the block has run to its end here. Where it has not and the step is committed, a rank was lost when other
                ranks had ended the step, and this rank was given their state
     """
@@ -428,7 +429,7 @@ class Training:
             restore, self._at_first_entry = self._at_first_entry, None
             restore()
         if self._is_on():
-            self._recovery.enter(frame)
+            self._recovery.enter(frame, self._loop())
         place = self._place
         # A snapshot of replicas that are not compared yet would take the place of a good one.
         is_compared = not self._is_on() or self._recovery.are_replicas_compared

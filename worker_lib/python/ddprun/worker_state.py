@@ -132,9 +132,13 @@ class Buffers:
         return [flat[at:at + shape.numel() * dtype.itemsize].view(dtype).view(shape)
                 for (dtype, shape, _), at in zip(self._forms, self._offsets)]
 
-    def are_as_in(self, data):
-        return self.size == 0 or all(torch.equal(buffer.cpu().view(-1).view(torch.uint8), its.view(-1).view(torch.uint8))
-                                     for buffer, its in zip(self._tensors(), self._in(_flat_of(data))) if its.numel() > 0)
+    def difference_from(self, data):
+        """The name of a buffer that is not as in flat(); None: all are."""
+        if self.size > 0:
+            for (_, name), buffer, its in zip(self._places, self._tensors(), self._in(_flat_of(data))):
+                if its.numel() > 0 and not torch.equal(buffer.cpu().reshape(-1).view(torch.uint8), its.reshape(-1).view(torch.uint8)):
+                    return name
+        return None
 
     def restore(self, data):
         if self.size > 0:
@@ -169,15 +173,18 @@ class OwnState:
         for name, state in pickle.loads(pickled).items() if pickled is not None else ():
             self._parts[name].load_state_dict(state)
 
-    def is_as_in(self, record):
+    def difference_from(self, record):
+        """What is not as in the record, but for random numbers: a buffer or a part; None: nothing is."""
         text, data = record
-        _, _, generators, parts = marshal.loads(text)
-        return (self.generators.are_equal(generators, self.generators.now()) and self.buffers.are_as_in(data)
-                and (parts is None or self._are_parts_as_in(parts)))
-
-    def _are_parts_as_in(self, parts):
-        now = {name: part.state_dict() for name, part in self._parts.items()}
-        return dict(agreement.leaves("", pickle.loads(parts))) == dict(agreement.leaves("", now))
+        *_, parts = marshal.loads(text)
+        buffer = self.buffers.difference_from(data)
+        if buffer is not None:
+            return f"the buffer {buffer}"
+        before = pickle.loads(parts) if parts is not None else {}
+        for name, part in self._parts.items():
+            if list(agreement.leaves("", before[name])) != list(agreement.leaves("", part.state_dict())):
+                return f"the part {name}"
+        return None
 
     def read(self, record):
         """(what the caller had noted, the generators before a batch was loaded, a function that puts the rest back)."""
