@@ -463,6 +463,11 @@ class Named(Trainings):
             last="[shadow[name].lerp_(each.detach(), 0.5) for name, each in model.named_parameters()]"),
             r"train.py:\d+: shadow\['0.bias'\] is <8, checksum \w+> on rank 0 and <8, checksum \w+> on rank 1 .* to the end of this job")
 
+    def test_targets_in_memory_that_the_training_changes(self):
+        self.assert_named(program(PLAIN + "data = [(torch.zeros(4, 8), torch.zeros(4, 1)) for _ in range(20)]\n",
+                                  last="data[7][1].add_(step.number)"),
+                          r"the 40 tensors of data is <40 tensors, checksum \w+> on rank 0 and <40 tensors, checksum \w+> on rank 1")
+
     def test_a_second_model_and_optimizer(self):
         self.assert_named(program(PLAIN + "other = DistributedDataParallel(nn.Linear(8, 1))\n"
                                   "its_optimizer = torch.optim.SGD(other.parameters(), 0.1)\n"), "that recoverable\\(\\) was not given")

@@ -31,6 +31,7 @@ _OF_OPTIMIZERS = ("state", "param_groups", "defaults")
 _OUTSIDE = ("importlib", "runpy", "ddprun", "_ddprun", "tqdm", "rich")
 _GO_THROUGH = (enumerate, filter, map, zip)  # iterators that have others
 _SAMPLES_MAX = 1000  # elements of a container that are looked at
+_TENSORS_APART_MAX = 16  # of a list of tensors, or of lists of them; more have one checksum together
 _DEPTH_MAX, _OBJECTS_MAX = 4, 10_000  # what a loader consists of: how deep, how many
 # Attributes that PyTorch gives to objects of the program's classes.
 _OF_TORCH = {*vars(torch.nn.Module()), "_opt_called", "_step_count", "_warned_capturable_if_run_uncaptured", "_zero_grad_profile_name"}
@@ -101,7 +102,10 @@ def _inside(path, value, depth):
     """(path, value, whether it is told) of what a value is made of. Objects of other packages have caches and the like, so that of an
     object which the program itself has only numbers and strings are told."""
     if isinstance(value, _LISTS):
-        return [(where, each, False) for where, each in _one_level(path, value)] if _plain_text(value) is None else []
+        tensors = _tensors_in(value)
+        if len(tensors) > _TENSORS_APART_MAX:
+            return [(f"the {len(tensors)} tensors of {path}", _Together(tensors), True)]
+        return [(where, each, False) for where, each in _one_level(path, value)] if tensors or _plain_text(value) is None else []
     package = type(value).__module__.split(".")[0]
     if isinstance(value, dict) or package in _WITH_ATTRIBUTES:
         return [(where, each, True) for where, each in _one_level(path, value)]
@@ -109,6 +113,29 @@ def _inside(path, value, depth):
     if package in sys.stdlib_module_names or is_others and depth > 0:
         return []
     return [(where, each, not is_others or type(each) in _PLAIN) for where, each in _one_level(path, value)]
+
+
+class _Together:
+    """Tensors that are told by one checksum."""
+
+    def __init__(self, tensors):
+        self.tensors = tensors
+
+
+def _tensors_in(value):
+    """The tensors of a list of tensors, or of lists of tensors (batches); none, if anything else is in it."""
+    found = []
+    for each in itertools.islice(value, _SAMPLES_MAX):
+        of_each = each if isinstance(each, (list, tuple)) else (each,)
+        if not all(map(_has_checksum, of_each)):
+            return []
+        found += of_each
+    return found
+
+
+def _has_checksum(value):
+    return (type(value) in (torch.Tensor, torch.nn.Parameter) and value.layout == torch.strided
+            and value.device.type in ("cpu", "cuda"))
 
 
 def _own_attributes(value):
@@ -150,7 +177,10 @@ def _is_bar(value):
 
 
 def _told(value):
-    if type(value) in (torch.Tensor, torch.nn.Parameter) and value.layout == torch.strided and value.device.type in ("cpu", "cuda"):
+    if type(value) is _Together:
+        sums = ",".join([f"{total:08x}" for total, *_ in map(sum_of, value.tensors)])
+        return f"<{len(value.tensors)} tensors, checksum {zlib.crc32(sums.encode()):08x}>"
+    if _has_checksum(value):
         total, shape, _ = sum_of(value)
         return f"<{'×'.join(map(str, shape)) or 'a number'}, checksum {total:08x}>"
     text = _plain_text(value)
