@@ -723,6 +723,27 @@ class Refused(unittest.TestCase):
         self.assertEqual((begun, computed, job._recovery._generation), ([0, 1, 2, 2, 3], [0, 1, 2, 3], 1))
         self.assertEqual(self.heard(), [])
 
+    def test_what_an_optimizer_counts_in_a_step_that_is_made_again(self):
+        class Counting(torch.optim.SGD):
+            def step(self, *_):
+                for each in self.param_groups[0]["params"]:
+                    self.state[each]["count"] = self.state[each].get("count", 0) + 1
+                    self.state[each].setdefault("before", []).append(each.detach().clone())
+                super().step()
+
+        model = self.model()
+        optimizer = Counting(model.parameters(), 0.1)
+        job = self.join(model, optimizer)
+        for step in job.steps([1] * 4):
+            with step:
+                with torch.no_grad():
+                    model.module.weight.mul_(1)
+                self.make_step(torch.ones(1, 2))
+                self.lose(job)
+                self.make_step(torch.ones(1, 2))
+        self.assertEqual((job.committed, job._recovery._generation, self.heard()), (4, 1, []))
+        self.assertEqual([(its["count"], len(its["before"])) for its in optimizer.state.values()], [(8, 8)] * 2)
+
     def test_a_step_that_changes_weights_before_it_is_lost(self):
         def train(first, loses):
             torch.manual_seed(5)

@@ -441,7 +441,7 @@ class Recovery:
             if self.is_off:
                 return
         # What has changed the state before a call of a step may do so again.
-        self._aside = [each.clone() for each in self._shared.tensors()] if self._needs_copy else None
+        self._aside = self._shared.copied() if self._needs_copy else None
         self._calls_at_entry = self._calls.value
         if self._groups.is_nccl:
             self._stream = torch.cuda.current_stream(self._device)
