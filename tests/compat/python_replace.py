@@ -723,6 +723,27 @@ class Refused(unittest.TestCase):
         self.assertEqual((begun, computed, job._recovery._generation), ([0, 1, 2, 2, 3], [0, 1, 2, 3], 1))
         self.assertEqual(self.heard(), [])
 
+    def test_what_an_optimizer_counts_in_a_step_that_is_made_again(self):
+        class Counting(torch.optim.SGD):
+            def step(self, *_):
+                for each in self.param_groups[0]["params"]:
+                    self.state[each]["count"] = self.state[each].get("count", 0) + 1
+                    self.state[each].setdefault("before", []).append(each.detach().clone())
+                super().step()
+
+        model = self.model()
+        optimizer = Counting(model.parameters(), 0.1)
+        job = self.join(model, optimizer)
+        for step in job.steps([1] * 4):
+            with step:
+                with torch.no_grad():
+                    model.module.weight.mul_(1)
+                self.make_step(torch.ones(1, 2))
+                self.lose(job)
+                self.make_step(torch.ones(1, 2))
+        self.assertEqual((job.committed, job._recovery._generation, self.heard()), (4, 1, []))
+        self.assertEqual([(its["count"], len(its["before"])) for its in optimizer.state.values()], [(8, 8)] * 2)
+
     def test_a_step_that_changes_weights_before_it_is_lost(self):
         def train(first, loses):
             torch.manual_seed(5)
@@ -833,15 +854,6 @@ class Refused(unittest.TestCase):
                 said.append(step.number)
         self.assertEqual((said, job.committed, self.heard()), ([2], 4, []))
 
-    def test_numbers_that_are_drawn_where_they_would_be_lost(self):
-        job = self.join()
-        for step in job.steps([1] * 8):
-            with step:
-                self.make_step(torch.ones(1, 2))
-                if step.number == 5:
-                    torch.rand(1)
-        self.assert_said("after its backward() has begun")
-
     def test_no_snapshot_before_the_replicas_are_compared(self):
         from unittest import mock
         job = self.join()
@@ -854,23 +866,45 @@ class Refused(unittest.TestCase):
         self.assertEqual([each.args[0] for each in job._memory.keep.call_args_list], [0, 1, 3])
 
     def test_numbers_that_are_drawn_between_two_steps(self):
+        def has_noted(number):
+            (*_, is_settled, may_lack_draws, _), _, restore = job._recovery._own.read(job._recovery._record(number, True))
+            return is_settled, may_lack_draws, restore
+
+        for in_block in (False, True):
+            job = self.join()
+            for step in job.steps([1] * 8):
+                if step.number > 0:
+                    is_settled, may_lack_draws, restore = has_noted(step.number - 1)
+                    self.assertEqual((is_settled, may_lack_draws), (step.number == 4, step.number > 4))
+                if step.number == 4:
+                    random.random()
+                    restore()
+                    self.assertEqual(job._recovery.generators.now(), now)
+                with step:
+                    self.make_step_with_a_call(job)
+                    if in_block and step.number == 3:
+                        random.random()
+                self.assertEqual(has_noted(step.number)[:2], (False, step.number > 3))
+                if step.number == 3:
+                    random.random()
+                    now = job._recovery.generators.now()
+            self.assertEqual(self.heard(), [])
+
+    def test_numbers_that_a_process_before_this_one_may_have_drawn(self):
+        from ddprun import recovery
         job = self.join()
-        recovery = job._recovery
-        for step in job.steps([1] * 8):
-            if step.number > 0:
-                (*_, is_settled, may_lack_draws, _), _, _ = recovery._own.read(recovery._record(step.number - 1, True))
-                self.assertEqual((is_settled, may_lack_draws), (step.number == 4, step.number > 4))
-            if step.number == 4:
-                _, _, restore = recovery._own.read(recovery._record(3, True))
-                random.random()
-                restore()
-                self.assertEqual(recovery.generators.now(), now)
-            with step:
-                self.make_step_with_a_call(job)
-            if step.number == 3:
-                random.random()
-                now = recovery.generators.now()
-        self.assertEqual(self.heard(), [])
+        with self.assertRaises(recovery.CannotRecover):
+            for step in job.steps([1] * 8):
+                with step:
+                    self.make_step_with_a_call(job)
+                if step.number == 3:
+                    job._recovery._left_behind = 2
+                    before = job._recovery._own.read(job._recovery._record(3, True))[0][-1]
+                if step.number == 5:
+                    random.random()
+                    self.assertEqual((before, job._recovery._own.read(job._recovery._record(5, True))[0][-1]), (None, 2))
+        self.assertEqual(job.committed, 6)
+        self.assert_said("random numbers are drawn behind the block of a step", "rank 0 was lost there in step 2")
 
     def test_state_of_an_optimizer_that_is_not_as_usual(self):
         class WithTotal(torch.optim.SGD):
@@ -975,13 +1009,13 @@ class Refused(unittest.TestCase):
         self.assert_said("keeps gradients from one step to the next")
         self.assertEqual(job.committed, 4)
 
-    def test_what_changes_after_the_record(self):
-        job = self.join()
+    def test_buffers_that_change_after_the_record(self):
+        job = self.joined_with_buffers()
         for step in job.steps([1] * 4):
             with step:
-                self.make_step(torch.ones(1, 2))
-                torch.rand(1)
-        self.assert_said("after its backward() has begun")
+                self.make_step_with_a_call(job)
+                self.ddp.module[1].running_mean.zero_()
+        self.assert_said("buffers or parts are changed after its backward() has begun")
 
     def test_an_error_that_is_caught_in_the_step(self):
         from ddprun import recovery

@@ -23,8 +23,8 @@ from ddprun import in_place, loading
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _LISTS = (list, tuple, set, frozenset, collections.deque)
 _TEXT_MAX = 200  # characters of a value that is told
-_TEXT_DEPTH = 3  # of containers in each other
-_VALUES_DEPTH = 3  # of objects and containers in each other, whose values are compared
+_TEXT_DEPTH = 3  # how deep containers are in each other
+_VALUES_DEPTH = 3  # how deep objects and containers are in each other whose values are compared
 _WITH_ATTRIBUTES = ("argparse", "types", "collections")  # packages of Python's whose objects have attributes of the program's
 _OF_OPTIMIZERS = ("state", "param_groups", "defaults")
 # A frame of the program ends here: below it is how Python starts a program.
@@ -147,7 +147,7 @@ def _own_attributes(value):
 
 
 def locals_among(names):
-    """Those of these names of plain_values() that are locals: {frame's depth and function: [(name, its local)]}."""
+    """The locals among these names of plain_values(): {frame's depth and function: [(name, its local)]}."""
     found = {}
     for name in names:
         depth, function, path = name.split(" ", 2)
@@ -200,7 +200,7 @@ def _plain_text(value, depth=_TEXT_DEPTH):
         return repr(value)
     if depth == 0 or not isinstance(value, (dict, *_LISTS)):
         return None
-    is_set = isinstance(value, (set, frozenset))  # of which each process has an order of its own
+    is_set = isinstance(value, (set, frozenset))  # each process has an order of its own
     texts = [_plain_text(each, depth - 1) for each in (value if is_set else itertools.islice(value, _SAMPLES_MAX))]
     if isinstance(value, dict):
         values = [_plain_text(each, depth - 1) for each in itertools.islice(value.values(), _SAMPLES_MAX)]
@@ -225,7 +225,10 @@ def equal_values(of_ranks, before=(), unequal=frozenset()):
         texts = {its.get(name) for its in of_ranks}
         if None in texts:  # a rank has not set it yet
             continue
-        (now_unequal if len(texts) > 1 else now_equal if all(map(_is_plain, texts)) else set()).add(name)
+        if len(texts) > 1:
+            now_unequal.add(name)
+        elif all(map(_is_plain, texts)):
+            now_equal.add(name)
     return sorted((now_equal | set(before)) - now_unequal), now_unequal
 
 

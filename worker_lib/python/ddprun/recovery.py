@@ -162,15 +162,16 @@ class Recovery:
         self._values_at_first = {}  # at the entry of the first step
         self._values_to_compare = 0  # times, since the last generation
         self._replicas_agreed = True  # since the last generation
-        self._numbers_at_entry = {}  # of these locals, at the first entry of this step
+        self._numbers_at_entry = {}  # the values of these locals at the first entry of this step
         self._compared = 0  # pieces of the replicas
         self._at_first_entry = None  # a function: what this rank is given once more
         # ---- of this step
-        self._draws_between = False  # random numbers, behind the blocks of its steps
-        self._left_behind = None  # a step behind whose block a process before this one has died
+        self._draws_behind = False  # random numbers, after the backward() of a step and before the next batch
+        self._has_drawn = False  # likewise, in the last step
+        self._left_behind = None  # a step behind whose backward() a process before this one has died
         self._may_keep_gradients = False  # the last step was committed without an optimizer's step
         self._before = None  # generators before its batch was loaded
-        self._at_effect = self._at_commit = None  # generators when that was written, and since then at the end of the block
+        self._at_effect = None  # generators when that was written; None: it was not, or the next batch was asked for since
         self._given = self._versions_given = None  # generators, parts and settings when it was given; versions of tensors
         self._of_processes = {}  # generators of the loader's processes before its batch was loaded
         self._states = {}  # the same now
@@ -339,14 +340,15 @@ class Recovery:
 
     def note_before_batch(self):
         self._before, self._of_processes = self._own.generators.now(), dict(self._states)
-        if self._at_commit is not None and self._place.steps > 0 and not self._own.generators.are_equal(self._at_commit, self._before):
-            # An evaluation, whose loader draws a seed. The effect of the last step is what it is by now.
-            self._draws_between = True
+        if self._at_effect is not None and self._place.steps > 0 and not self._own.generators.are_equal(self._at_effect, self._before):
+            # An evaluation, whose loader draws a seed. The effect of the last step is what it is by now. It is not written where nothing was
+            # drawn: while it is written a rank that dies has no whole state.
+            self._draws_behind = self._has_drawn = True
             if self._left_behind is not None:
-                self.end_for(f"random numbers are drawn behind the block of a step, and rank {self._groups.rank} was lost behind that of "
-                             f"step {self._left_behind}: some may be missing, and checkpoints of the steps since are suspect")
+                self.end_for(f"random numbers are drawn behind the block of a step, or after its backward(), and rank {self._groups.rank} was "
+                             f"lost there in step {self._left_behind}: some may be missing, and checkpoints of the steps since are suspect")
             self._write_effect(self._place.committed - 1, self._place.steps, self._before, is_settled=True)
-        self._at_commit = None
+        self._at_effect = None
 
     def note_given(self):
         own, shared = self._own, self._shared
@@ -371,7 +373,7 @@ class Recovery:
         if why is not None:
             return self.refuse(why)
         epoch, loop, _ = self._place.in_loops()
-        may_lack_draws = self._draws_between and not is_settled
+        may_lack_draws = self._draws_behind and not is_settled
         more = (epoch, loop, steps), of_processes, parts_given, self._began, is_settled, may_lack_draws, self._left_behind
         text = self._own.text(more, before, generators)
         flat = self._own.buffers.flat()
@@ -385,6 +387,10 @@ class Recovery:
     def _write_effect(self, step, steps, generators, is_settled=False):
         """`is_settled`: also of what follows the step's block."""
         self._write_own(step, True, steps, self._states, generators, is_settled=is_settled)
+
+    def _note_effect(self):
+        self._at_effect = self._own.generators.now()
+        self._write_effect(self._place.committed, self._place.steps + 1, self._at_effect)
 
     def _record(self, step, is_effect):
         """What _write_own() wrote, for OwnState; None: it was not written, or not whole."""
@@ -435,7 +441,7 @@ class Recovery:
             if self.is_off:
                 return
         # What has changed the state before a call of a step may do so again.
-        self._aside = [each.clone() for each in self._shared.tensors()] if self._needs_copy else None
+        self._aside = self._shared.copied() if self._needs_copy else None
         self._calls_at_entry = self._calls.value
         if self._groups.is_nccl:
             self._stream = torch.cuda.current_stream(self._device)
@@ -651,8 +657,7 @@ class Recovery:
         self._has_given = self._is_in_backward = True
         engine = torch.autograd.Variable._execution_engine
         engine.queue_callback(lambda: engine.queue_callback(self._after_backward))  # behind DDP's, which awaits its reductions
-        self._at_effect = self._own.generators.now()
-        self._write_effect(self._place.committed, self._place.steps + 1, self._at_effect)
+        self._note_effect()
 
     def _after_backward(self):
         """Only if it has come to its end without an error."""
@@ -739,12 +744,8 @@ class Recovery:
             return "an error of backward() was caught in the step"
         if self._calls.value == self._calls_at_entry and dist.get_world_size() > 1:
             return "its ranks do not call each other in a step: a batch that is not trained on is passed over by step.skip()"
-        self._at_commit = self._own.generators.now()
         if self._at_effect is None:  # no backward() in it
-            self._at_effect = self._at_commit
-            self._write_effect(self._place.committed, self._place.steps + 1, self._at_effect)
-        elif not self._own.generators.are_equal(self._at_effect, self._at_commit):
-            return "random numbers are drawn after its backward() has begun: draw them before"
+            self._note_effect()
         if self._steps_made() < _OFFERS_AFTER:
             record = self._record(self._place.committed, True)
             if record is not None and self._own.difference_from(record) is not None:
@@ -754,6 +755,7 @@ class Recovery:
     def committed_step(self):
         self._aside, self._inputs, self._inputs_before = None, [], None
         self._may_keep_gradients, self._gave_gradients = not self._has_stepped, []
+        self._has_drawn = False
         self._perform(self._core.step_over())
         with self._border:
             self._is_in_block, self._is_between = False, True
@@ -765,6 +767,7 @@ class Recovery:
     def fail(self, error):
         """True: the group is made again, and the error forgotten."""
         was_in_block, self._is_in_block, self._was_ended = self._is_in_block, False, False
+        self._at_effect = None
         if not was_in_block:
             return False
         if isinstance(error, torch.AcceleratorError) and not self._is_lost():
@@ -786,6 +789,8 @@ class Recovery:
         if self._core.state == "InStep":
             self._inputs_before = self._inputs_before or self._inputs
             self._groups.hide()  # what follows the block must not call the others, which are at the entry
+        else:
+            self._has_drawn = False
         self._aside, self._inputs = None, []
         with self._border:
             self._is_between = True
@@ -827,7 +832,7 @@ class Recovery:
     def _agree(self, making):
         """What is to be done when the group is there, in which the ranks that needed it have the donor's state."""
         mine = self._core.place()
-        words = making.ask_all(json.dumps([torch.__version__, [self._between, self._draws_between], mine.numbers()]))
+        words = making.ask_all(json.dumps([torch.__version__, [self._between, self._draws_behind, self._has_drawn], mine.numbers()]))
         told = [json.loads(word) for word in words]
         versions = {version for version, _, _ in told}
         if len(versions) > 1:
@@ -868,22 +873,25 @@ class Recovery:
             # As the last step left it: a step that is made again may have been left between two backwards of which one gives nothing.
             ddp.require_forward_param_sync = gives
         self._calls_at_commit = self._calls.value
+        of_level_ranks = [between for (_, between, _), its in zip(told, places) if its.numbers()[:2] == places[source].numbers()[:2]]
         if mine.holds == in_place.HOLDS_NOTHING:
-            return self._took_place(places[source].committed, [
-                between for (_, between, _), its in zip(told, places) if its.numbers()[:2] == places[source].numbers()[:2]])
+            return self._took_place(places[source].committed, of_level_ranks)
         if mine.committed < places[source].committed:
+            if any(has_drawn for _, _, has_drawn in of_level_ranks):
+                raise CannotRecover("a rank was lost in a step that the others have committed, and random numbers are drawn after its "
+                                    "backward()")
             self._at_first_entry = self._take_donors_entry  # an older one is of the state that this rank had before
         return self._core.took(False, False, False)
 
     def _took_place(self, committed, of_level_ranks):
-        """`of_level_ranks`: what each rank that is as far as the donor has done between two steps: calls, draws."""
+        """`of_level_ranks`: what each rank that is as far as the donor has done between two steps: calls; draws, ever and now."""
         has = self._mirror.has
         has_entry, has_effect = has(committed, False), has(committed - 1, True)
         if not has_entry and has_effect:
             (*_, is_settled, may_lack_draws, _), _, _ = self._own.read(self._record(committed - 1, True))
-            if any(calls > 0 for calls, _ in of_level_ranks):
+            if any(calls > 0 for calls, *_ in of_level_ranks):
                 raise CannotRecover(_LOST_BETWEEN)
-            if may_lack_draws or not is_settled and any(draws for _, draws in of_level_ranks):
+            if may_lack_draws or not is_settled and any(draws for _, draws, _ in of_level_ranks):
                 raise CannotRecover("a rank was lost between two steps, between which random numbers are drawn")
         return self._core.took(has_entry, has(committed - 1, False), has_effect)
 

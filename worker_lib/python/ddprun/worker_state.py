@@ -2,6 +2,7 @@
 keeps the former in the rank's mirror and gives the latter to a rank that lacks it."""
 
 import collections
+import copy
 import importlib
 import io
 import marshal
@@ -302,17 +303,31 @@ class SharedState:
         """All of them, in an order that is equal on all ranks whose state has the same form."""
         return [*self._of_models(), *(each for name in self._large for each in self._large_tensors(name))]
 
-    def put_back(self, copies):
-        """These contents of tensors(), into the tensors that there are now: a step may have put others in their places. False: it
+    def copied(self):
+        """The contents of tensors(), and what the optimizers' state has beside tensors (counters, lists), for put_back()."""
+        return [each.clone() for each in self.tensors()], copy.deepcopy(self._beside_tensors())
+
+    def _beside_tensors(self):
+        return [[{name: value for name, value in its.items() if not isinstance(value, torch.Tensor)} for its in optimizer.state.values()]
+                for optimizer in self._optimizers]
+
+    def put_back(self, copied):
+        """What copied() has returned, into the tensors that there are now: a step may have put others in their places. False: it
         has put more or fewer there, and nothing was done."""
+        copies, beside_tensors = copied
+        if [list(map(list, its)) for its in self._beside_tensors()] != [list(map(list, its)) for its in beside_tensors]:
+            return False
         of_models = self._of_models()
         counts = {name: len(self._large_tensors(name)) for name in self._large}
         if len(of_models) + sum(counts.values()) != len(copies):
             return False
         rest = iter(copies)
         with torch.no_grad():
-            for tensor, copy in zip(of_models, rest):
-                tensor.copy_(copy)
+            for tensor, before in zip(of_models, rest):
+                tensor.copy_(before)
+        for optimizer, of_parameters in zip(self._optimizers, beside_tensors):
+            for its, before in zip(optimizer.state.values(), of_parameters):
+                its.update(before)
         for name, count in counts.items():
             plain, _ = take_apart(self._parts[name].state_dict())
             self._parts[name].load_state_dict(put_together(plain, [next(rest) for _ in range(count)]))
