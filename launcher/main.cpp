@@ -1,9 +1,7 @@
 // ddprun: wiring only. The command line and the environment become a Plan, the Plan's Job goes to
-// the agent; what may go wrong before a worker exists ends here as one sentence on stderr. The same
-// in all three programs (other_program.h).
+// the agent; what may go wrong before a worker exists ends here as one sentence on stderr.
 #include <poll.h>
-#include <sys/prctl.h>
-#include <sys/stat.h>
+#include <sys/auxv.h>
 #include <unistd.h>
 
 #include <boost/uuid/random_generator.hpp>
@@ -17,14 +15,11 @@
 #include <vector>
 
 #include "agent/failure/failure_copies.h"
-#include "agent/notify/kubeflow_status.h"
 #include "agent/output/log.h"
 #include "agent/supervisor/agent.h"
 #include "launcher/cli/command_line.h"
 #include "launcher/cli/help.h"
-#include "launcher/other_program.h"
 #include "launcher/plan/plan.h"
-#include "launcher/plan/system_libraries.h"
 #include "launcher/settings/config_file.h"
 #include "launcher/settings/settings.h"
 #include "launcher/settings/values.h"
@@ -61,23 +56,11 @@ std::optional<int> print_information(const CommandLine& line, const Settings& se
   return shell ? print(completion_script(*shell)) : refuse(shell.error(), environment);
 }
 
-// The program that is executed instead reads the file anew, and from a pipe it would read nothing; so that is left to the
-// program that has everything.
-Result<void> leave_pipe_unread(const ResolvedOption& config, char** argv) {
-  struct stat status {};
-  const bool is_read_once = !config.text().empty() && ::stat(config.text().c_str(), &status) == 0 &&
-                            !S_ISREG(status.st_mode);
-  return is_read_once ? become_program_with(Part::kTls, argv) : Result<void>();
-}
-
-// etcd over https cannot do without TLS. A report to Kubeflow Trainer can: the job then goes on, and
-// says that nobody is told.
-Result<void> take_tls(const Plan& plan, char** argv) {
-  const auto& etcd = plan.job.nodes.leader.etcd;
-  if (etcd && etcd->is_tls) return become_program_with(Part::kTls, argv);
-  if (agent::trainer_endpoint(plan.job.environment))
-    std::ignore = become_program_with(Part::kTls, argv);
-  return {};
+// The file that this program was executed by, links not followed: it says which environment of Python is meant. (/proc/self/exe
+// is where links lead, and argv[0] may have no path.) Empty: not known.
+const char* executed_as() {
+  const auto* const file = reinterpret_cast<const char*>(::getauxval(AT_EXECFN));
+  return file == nullptr ? "" : file;
 }
 
 std::string warning_line(const std::string& warning) {
@@ -120,10 +103,7 @@ int run(int argc, char** argv, const Environment& environment) {
   if (const auto done = print_information(*line, settings, environment)) return *done;
 
   Taking take;
-  const ResolvedOption config = resolved(settings, OptionId::kConfig);
-  if (const auto left = leave_pipe_unread(config, argv); !left)
-    return refuse(left.error(), environment);
-  const ConfigFile file = take(read_config(config));
+  const ConfigFile file = take(read_config(resolved(settings, OptionId::kConfig)));
   if (!file.values.empty()) settings = resolve(*line, environment, file.values, site);
   const bool is_dry_run = take(read_flag(resolved(settings, OptionId::kDryRun)));
   const ResolvedOption json = resolved(settings, OptionId::kJson);
@@ -133,15 +113,11 @@ int run(int argc, char** argv, const Environment& environment) {
     return refuse(usage_error(json, "it goes with --dry-run only"), environment);
   }
 
-  if (needs_system_libraries(settings)) {
-    const auto had = become_program_with(Part::kSystemLibraries, argv);
-    if (!had) return refuse(had.error(), environment);
-  }
   const std::string directory = current_directory();
   // It may throw, and GCC 12 destroys members twice if an initialiser of an aggregate throws.
   std::string id = boost::uuids::to_string(boost::uuids::random_generator()());
   const Surroundings surroundings{
-      {directory, own_folder, environment_bin(called_as(argv), directory)},
+      {directory, own_folder, environment_bin(executed_as(), directory)},
       {},
       std::move(id),
       rdzv::kMungeLibrary,
@@ -150,7 +126,6 @@ int run(int argc, char** argv, const Environment& environment) {
                         surroundings);
   if (!plan) return refuse(plan.error(), environment);
   if (is_dry_run) return print(as_json ? to_json(*plan) : to_table(*plan));
-  if (const auto taken = take_tls(*plan, argv); !taken) return refuse(taken.error(), environment);
   return launch(std::move(*plan));
 }
 
@@ -158,9 +133,6 @@ int run(int argc, char** argv, const Environment& environment) {
 }  // namespace ddprun::cli
 
 int main(int argc, char** argv) {
-  using ddprun::cli::Part, ddprun::cli::has;
-  // Who looks for a process ddprun finds what it has become, too.
-  if (has(Part::kSystemLibraries)) ::prctl(PR_SET_NAME, "ddprun");
   try {
     return ddprun::cli::run(argc, argv, ddprun::environment_from(environ));
   } catch (const std::exception& exception) {

@@ -16,7 +16,6 @@
 #include "launcher/cli/text.h"
 #include "launcher/plan/job_nodes.h"
 #include "launcher/plan/standby_options.h"
-#include "launcher/plan/system_libraries.h"
 #include "launcher/settings/values.h"
 #include "rendezvous/common/exit_status.h"
 #include "rendezvous/common/parse_number.h"
@@ -149,7 +148,7 @@ class Planner {
       plan_.notes.push_back(std::to_string(cpus) + " CPUs that this process may use");
       return cpus;
     }
-    if (counts_gpus(text)) {
+    if (text == "gpu" || text == "auto") {
       find_gpus();
       const auto gpus = static_cast<int>(visible_gpus_.size());
       if (gpus > 0) {
@@ -206,8 +205,7 @@ class Planner {
     return cpus;
   }
 
-  // Asks the driver, which takes time: call it once, and only if GPUs matter. needs_system_libraries() must be true where it
-  // is called.
+  // Asks the driver, which takes time: call it once, and only if GPUs matter.
   void find_gpus() {
     if (gpus_) return;
     gpus_ = agent::find_gpus(surroundings_.machine);

@@ -1,7 +1,5 @@
-// TLS for the HTTP client (TLS 1.2 or newer, and the server must prove its name). Programs can do
-// without OpenSSL, because the only implementation, in rendezvous/tls, links five megabytes of it: a
-// program with the target property DDPRUN_WITHOUT_TLS defines make_tls_context() itself
-// (launcher/without_tls.cpp).
+// TLS for the HTTP client (TLS 1.2 or newer, and the server must prove its name). The implementation is in rendezvous/tls:
+// five megabytes of OpenSSL, which a program that calls no make_tls_context() does not get.
 #pragma once
 
 #include <memory>

@@ -15,6 +15,7 @@
 
 #include "rendezvous/common/result.h"
 #include "rendezvous/http/connection_of.h"
+#include "rendezvous/tls/ca_file.h"
 
 namespace ddprun::rdzv {
 namespace {
@@ -113,10 +114,11 @@ Result<std::shared_ptr<TlsContext>> make_tls_context(const TlsFiles& files) {
   SSL_CTX_set_min_proto_version(context.native_handle(), TLS1_2_VERSION);
   error_code ec;
   context.set_verify_mode(ssl::verify_peer, ec);
-  if (files.ca.empty()) {
+  const std::string ca = files.ca.empty() ? system_ca_file() : files.ca;
+  if (ca.empty()) {
     context.set_default_verify_paths(ec);
-  } else if (auto loaded = load("CA file", files.ca,
-                                [&](error_code& e) { context.load_verify_file(files.ca, e); });
+  } else if (auto loaded =
+                 load("CA file", ca, [&](error_code& e) { context.load_verify_file(ca, e); });
              !loaded) {
     return fail(std::move(loaded.error()));
   }

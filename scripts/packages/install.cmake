@@ -1,6 +1,6 @@
 # What `cmake --install` puts where, and the package that find_package(ddprun) finds:
 #
-#   bin/ddprun, ddprun-dynamic, ddprun-tls, ddpctl component launcher
+#   bin/ddprun, ddpctl                             component launcher
 #   share/man, completions of bash, zsh and fish   component launcher
 #   lib/python3/dist-packages/ddprun/*.py          component launcher; a wheel's where modules are
 #   lib/systemd/system/ddprun@.service             component service
@@ -13,7 +13,7 @@ include(CMakePackageConfigHelpers)
 include(GNUInstallDirs)
 
 set(_package lib/cmake/ddprun)
-set(_programs ddprun ddprun-dynamic ddprun-tls ddpctl)
+set(_programs ddprun ddpctl)
 if(DDPRUN_PROGRAMS)
   foreach(program ${_programs})
     set(stripped ${PROJECT_BINARY_DIR}/bin/${program})
@@ -56,7 +56,7 @@ ddprun_written_by_itself(ddpctl.bash "$0 --print-completion=bash"
 ddprun_written_by_itself(ddpctl.zsh "$0 --print-completion=zsh" share/zsh/site-functions _ddpctl)
 ddprun_written_by_itself(ddpctl.fish "$0 --print-completion=fish"
                          share/fish/vendor_completions.d ddpctl.fish)
-add_custom_target(ddprun_share ALL DEPENDS ${_written} ddprun-dynamic ddprun-tls ddpctl)
+add_custom_target(ddprun_share ALL DEPENDS ${_written} ddpctl)
 
 # For workers in Python.
 set(_modules lib/python3/dist-packages)

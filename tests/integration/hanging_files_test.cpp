@@ -61,7 +61,7 @@ class HangingFiles : public ::testing::Test {
 
 TEST_F(HangingFiles, ALogFolderThatHangsFromTheStartHoldsUpNoSignalAndNoQuestion) {
   hang();  // after the launcher has tried the folder, as no signal is handled yet
-  Job job(dynamic_ddprun({"--log-dir=" + logs_, "--rdzv-id=job", "--tee=3"}, worker({"wait"})),
+  Job job(ddprun({"--log-dir=" + logs_, "--rdzv-id=job", "--tee=3"}, worker({"wait"})),
           where_hangs(logs_ + "/job_"));
   ASSERT_TRUE(job.reaches([&] { return can_be_asked(); })) << job.err();
   job.signal(SIGTERM);
@@ -71,10 +71,9 @@ TEST_F(HangingFiles, ALogFolderThatHangsFromTheStartHoldsUpNoSignalAndNoQuestion
 }
 
 TEST_F(HangingFiles, ARestartWhoseLogFolderHangsHoldsUpNoSignalAndNoQuestion) {
-  Job job(
-      dynamic_ddprun({"--nproc-per-node=2", "--max-restarts=3", "--log-dir=" + logs_, "--tee=3"},
-                     worker({"print", "hello", "stamp", tree_.path(), "wait"})),
-      where_the_logs_hang());
+  Job job(ddprun({"--nproc-per-node=2", "--max-restarts=3", "--log-dir=" + logs_, "--tee=3"},
+                 worker({"print", "hello", "stamp", tree_.path(), "wait"})),
+          where_the_logs_hang());
   ASSERT_TRUE(both_began(job, 0)) << job.err();
   hang();
   ::kill(stamps(tree_.path(), 0).at(1).pid, SIGKILL);
@@ -94,11 +93,10 @@ TEST_F(HangingFiles, ARestartWhoseLogFolderHangsHoldsUpNoSignalAndNoQuestion) {
 }
 
 TEST_F(HangingFiles, ARestartGoesOnWhenTheLogFolderAnswersAgainAndLosesNothing) {
-  Job job(
-      dynamic_ddprun(
-          {"--nproc-per-node=2", "--max-restarts=3", "--log-dir=" + logs_, "--redirects=3"},
-          worker({"stamp", tree_.path(), "flood", "20000", "on-round", "1", "exit", "0", "wait"})),
-      where_the_logs_hang());
+  Job job(ddprun({"--nproc-per-node=2", "--max-restarts=3", "--log-dir=" + logs_, "--redirects=3"},
+                 worker({"stamp", tree_.path(), "flood", "20000", "on-round", "1", "exit", "0",
+                         "wait"})),
+          where_the_logs_hang());
   ASSERT_TRUE(both_began(job, 0)) << job.err();
   hang();
   ::kill(stamps(tree_.path(), 0).at(1).pid, SIGKILL);
@@ -113,9 +111,8 @@ TEST_F(HangingFiles, ARestartGoesOnWhenTheLogFolderAnswersAgainAndLosesNothing) 
 }
 
 TEST_F(HangingFiles, AWriteThatHangsEndsWithASignal) {
-  Job job(dynamic_ddprun(
-              {"--log-dir=" + logs_, "--redirects=3"},
-              worker({"stamp", tree_.path(), "until", tree_ / "go", "flood", "100000", "wait"})),
+  Job job(ddprun({"--log-dir=" + logs_, "--redirects=3"},
+                 worker({"stamp", tree_.path(), "until", tree_ / "go", "flood", "100000", "wait"})),
           where_the_logs_hang());
   ASSERT_TRUE(job.reaches([&] { return stamps(tree_.path(), 0).size() == 1; })) << job.err();
   hang();
@@ -131,9 +128,9 @@ TEST_F(HangingFiles, AWriteThatHangsEndsWithASignal) {
 }
 
 TEST_F(HangingFiles, AnErrorFileThatCannotBeReadCostsTheReportItsMessageOnly) {
-  Job job(dynamic_ddprun({"--nproc-per-node=2", "--log-dir=" + logs_},
-                         worker({"error-file", "told", "stamp", tree_.path(), "until", tree_ / "go",
-                                 "on-rank", "0", "exit", "3", "wait"})),
+  Job job(ddprun({"--nproc-per-node=2", "--log-dir=" + logs_},
+                 worker({"error-file", "told", "stamp", tree_.path(), "until", tree_ / "go",
+                         "on-rank", "0", "exit", "3", "wait"})),
           where_hangs("error.json"));
   ASSERT_TRUE(both_began(job, 0)) << job.err();
   hang();
@@ -147,9 +144,8 @@ TEST_F(HangingFiles, AnErrorFileThatCannotBeReadCostsTheReportItsMessageOnly) {
 TEST_F(HangingFiles, AStrangerWhoseEnvironmentCannotBeReadIsNamedAndLeftAlone) {
   hang();
   // Its environment is read only where there is no control group.
-  Job job(
-      without_control_groups(dynamic_ddprun({"--kill-orphans"}, worker({"daemon", "exit", "0"}))),
-      where_hangs("/environ"));
+  Job job(without_control_groups(ddprun({"--kill-orphans"}, worker({"daemon", "exit", "0"}))),
+          where_hangs("/environ"));
   const Ended ended = job.wait(kEndLimit);
   if (ended == exited(1) || ended == exited(99)) GTEST_SKIP() << job.err();
   EXPECT_EQ(ended, exited(0)) << job.err();

@@ -254,8 +254,7 @@ TEST_F(Kubeflow, ThatNeverAnswersHoldsUpNothing) {
 // The volume of its token does not answer.
 TEST_F(Kubeflow, WhoseTokenCannotBeReadHoldsUpNothing) {
   Endpoint endpoint(certificates_);
-  Job job(with_calls_denied({"openat:delay=600000,path=" + token() + ",process=ddprun",
-                             "openat:delay=600000,path=" + token() + ",process=ddprun-tls"},
+  Job job(with_calls_denied({"openat:delay=600000,path=" + token() + ",process=ddprun"},
                             ddprun({}, worker({"link", "progress", "1/2", "until", finish()}))),
           {.environment = environment(endpoint.url())});
   ASSERT_TRUE(job.reaches([&] {

@@ -218,6 +218,34 @@ TEST(Launch, TheFirstLineNamesThePythonAndNothingStaysInABuffer) {
   }
 }
 
+// By a link, as a package of Python installs it: the environment is that of the link.
+TEST(Launch, TakesThePythonOfTheEnvironmentThatItIsCalledIn) {
+  const TemporaryTree folder;
+  const std::string venv = folder / "venv";
+  std::filesystem::create_directories(venv + "/bin");
+  write_file(venv + "/pyvenv.cfg", "");
+  write_file(venv + "/bin/python", "#!/bin/sh\necho the environment\\'s\n", 0755);
+  write_file(folder / "train.py", "");
+  std::filesystem::create_symlink(ddprun({}).front(), venv + "/bin/ddprun");
+  JobSetup setup;
+  setup.removed_variables = {"PYTHON_EXEC", "VIRTUAL_ENV", "CONDA_PREFIX"};
+  // As a shell finds it on PATH.
+  const Told told = run_to_its_end({"env", "PATH=" + venv + "/bin:/usr/bin:/bin", "ddprun",
+                                    "--nproc-per-node=1", folder / "train.py"},
+                                   setup);
+  EXPECT_EQ(told.code, 0) << told.err;
+  EXPECT_EQ(told.out, "the environment's\n");
+}
+
+TEST(Launch, ReadsAConfigurationFromAPipe) {
+  const Told told =
+      run_to_its_end({"sh", "-c",
+                      std::string("echo 'nproc-per-node = 2' | ") + ddprun({}).front() +
+                          " --config=/dev/stdin sh -c 'echo $WORLD_SIZE'"});
+  EXPECT_EQ(told.code, 0) << told.err;
+  EXPECT_EQ(told.out, "2\n2\n");
+}
+
 TEST(Launch, RunsAPythonArchive) {
   const TemporaryTree folder;
   std::filesystem::create_directories(folder / "app");

@@ -138,9 +138,9 @@ TEST(LimitOnFileSize, IsToldWhereHangsWereToBeNoticed) {
 TEST(WithoutCloseRange, WorkersGetTheirFilesAndTheJobEnds) {
   if (kIsSanitized) GTEST_SKIP() << "what is preloaded has to come after the sanitizer";
   const TemporaryTree folder;
-  Command command = dynamic_ddprun(
-      {"--max-restarts=1"},
-      worker({"state", folder / "state", "on-round", "0", "exit", "1", "exit", "0"}));
+  Command command =
+      ddprun({"--max-restarts=1"},
+             worker({"state", folder / "state", "on-round", "0", "exit", "1", "exit", "0"}));
   const Command with_file{"/bin/sh", "-c", "exec 7</dev/null; exec \"$@\"", "sh"};
   command.insert(command.begin(), with_file.begin(), with_file.end());
   Job job(command, {.environment = {{"LD_PRELOAD", DDPRUN_NO_CLOSE_RANGE}}});

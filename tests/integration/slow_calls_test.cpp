@@ -237,12 +237,11 @@ TEST_F(SlowFile, WhatProcSaysOfAProcessHoldsUpNothing) {
 
 TEST_F(SlowFile, ACertificateForEtcdHoldsUpNoSignal) {
   write_file(tree_ / "ca.pem", "");
-  Job job(with_calls_denied(
-              {delays_open(tree_ / "ca.pem"), delays_open(tree_ / "ca.pem", "ddprun-tls")},
-              ddprun({"--nnodes=1:2", "--rdzv-backend=etcd", "--rdzv-id=slow",
-                      "--rdzv-endpoint=127.0.0.1:1",
-                      "--rdzv-conf=protocol=https,ca_cert=" + tree_ / "ca.pem"},
-                     worker({"wait"}))),
+  Job job(with_calls_denied({delays_open(tree_ / "ca.pem")},
+                            ddprun({"--nnodes=1:2", "--rdzv-backend=etcd", "--rdzv-id=slow",
+                                    "--rdzv-endpoint=127.0.0.1:1",
+                                    "--rdzv-conf=protocol=https,ca_cert=" + tree_ / "ca.pem"},
+                                   worker({"wait"}))),
           setup());
   ASSERT_TRUE(job.reaches([&] { return holds_a_thread_at(job.pid(), tree_ / "ca.pem"); }))
       << job.err();
@@ -268,8 +267,7 @@ TEST_F(SlowFile, WhatIsReadBeforeTheStartHoldsUpNoSignal) {
     if (option.starts_with("--token")) {
       all.insert(all.end(), {"--nnodes=2", "--node-rank=0", "--master-addr=127.0.0.1"});
     }
-    Job job(with_calls_denied({delays_open(file + "*"), delays_open(file + "*", "ddprun-dynamic"),
-                               delays("mkdir", file, kForEver)},
+    Job job(with_calls_denied({delays_open(file + "*"), delays("mkdir", file, kForEver)},
                               ddprun(all, worker({"stamp", tree_.path(), "wait"}))),
             setup());
     ASSERT_TRUE(job.reaches([&] { return is_held_at(job.pid(), file); })) << job.err();

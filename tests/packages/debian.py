@@ -62,7 +62,7 @@ class Contents(unittest.TestCase):
 
     def test_programs_manuals_completions_and_unit(self):
         files = files_in(self.ddprun)
-        for name in ('/usr/bin/ddprun', '/usr/bin/ddprun-dynamic', '/usr/bin/ddprun-tls', '/usr/bin/ddpctl',
+        for name in ('/usr/bin/ddprun', '/usr/bin/ddpctl',
                      '/usr/share/man/man1/ddprun.1.gz', '/usr/share/man/man1/ddpctl.1.gz',
                      '/usr/share/bash-completion/completions/ddprun', '/usr/share/zsh/site-functions/_ddprun',
                      '/usr/share/fish/vendor_completions.d/ddprun.fish',

@@ -1,7 +1,6 @@
-"""ddprun runs on every system; the programs that it becomes on every one with glibc 2.34 and nothing else; only one of them
-has TLS.
+"""ddprun and ddpctl run on every system with glibc 2.34 and nothing else.
 
-  portable.py DDPRUN DDPRUN_DYNAMIC DDPRUN_TLS
+  portable.py DDPRUN DDPCTL
 """
 import re
 import subprocess
@@ -11,7 +10,7 @@ import unittest
 OLDEST_GLIBC = (2, 34)
 OF_GLIBC = {'libc.so.6', 'ld-linux-x86-64.so.2', 'ld-linux-aarch64.so.1'}
 
-ddprun, ddprun_dynamic, ddprun_tls = (sys.argv.pop(1) for _ in range(3))
+programs = [sys.argv.pop(1) for _ in range(2)]
 
 
 def objdump(*options, program):
@@ -19,8 +18,8 @@ def objdump(*options, program):
 
 
 class Portable(unittest.TestCase):
-    def test_takes_nothing_from_a_newer_c_library(self):
-        for program in ddprun_dynamic, ddprun_tls:
+    def test_take_nothing_from_a_newer_c_library(self):
+        for program in programs:
             newer = set()
             for line in objdump('-T', program=program).splitlines():
                 version = re.search(r'GLIBC_(\d+)\.(\d+)', line)
@@ -28,29 +27,22 @@ class Portable(unittest.TestCase):
                     newer.add(line.split()[-1] + ' of ' + version.group())
             self.assertEqual(newer, set(), f'{program}: define it in launcher/older_glibc.cpp')
 
-    def test_takes_no_other_library(self):
-        for program in ddprun_dynamic, ddprun_tls:
+    def test_take_no_other_library(self):
+        for program in programs:
             needed = set(re.findall(r'NEEDED\s+(\S+)', objdump('-p', program=program)))
             self.assertTrue(needed)
             self.assertEqual(needed - OF_GLIBC, set(), program)
 
-    def test_gives_other_libraries_nothing_of_its_own(self):
-        for program in ddprun_dynamic, ddprun_tls:
+    def test_give_other_libraries_nothing_of_their_own(self):
+        for program in programs:
             given = [line.split()[-1] for line in objdump('-T', program=program).splitlines()
                      if re.search(r'(_dl_find_object|arc4random)$', line)]
             self.assertEqual(given, [], program)
 
-    def test_one_takes_no_library_and_has_no_fixed_address(self):
-        headers = objdump('-p', program=ddprun)
-        self.assertNotIn('NEEDED', headers)
-        self.assertNotIn('INTERP', headers)
-        self.assertIn('DYNAMIC', objdump('-f', program=ddprun))
-        self.assertNotRegex(objdump('-t', program=ddprun), r'\b(__nss_\w+|getaddrinfo)\b')
-
-    def test_only_one_pays_for_tls(self):
-        self.assertRegex(objdump('-t', program=ddprun_tls), r'\bSSL_CTX_new\b')
-        for program in ddprun, ddprun_dynamic:
-            self.assertNotRegex(objdump('-t', program=program), r'\b(SSL|OSSL|OPENSSL|EVP)_\w+')
+    def test_have_tls_where_it_is_used(self):
+        ddprun, ddpctl = programs
+        self.assertRegex(objdump('-t', program=ddprun), r'\bSSL_CTX_new\b')
+        self.assertNotRegex(objdump('-t', program=ddpctl), r'\b(SSL|OSSL|OPENSSL|EVP)_\w+')
 
 
 if __name__ == '__main__':

@@ -126,12 +126,6 @@ Command ddprun(const std::vector<std::string>& options, const Command& program) 
   return command;
 }
 
-Command dynamic_ddprun(const std::vector<std::string>& options, const Command& program) {
-  Command command = ddprun(options, program);
-  command.front() += "-dynamic";
-  return command;
-}
-
 Command without_control_groups(Command command) {
   const std::string hide_groups =
       "for at in $(awk '$0 ~ / - cgroup2 / {print $5}' /proc/self/mountinfo); do "

@@ -56,8 +56,6 @@ void write_file(const std::string& path, const std::string& content, int mode = 
 // ddprun(): the launcher with its options and a program. worker(): a worker with these actions
 // (worker.cpp).
 Command ddprun(const std::vector<std::string>& options, const Command& program = {});
-// The same by calling ddprun-dynamic, into which a library can be preloaded.
-Command dynamic_ddprun(const std::vector<std::string>& options, const Command& program = {});
 // The same without the ability to create control groups. Ends with 1 or 99 if that cannot be set
 // up.
 Command without_control_groups(Command command);

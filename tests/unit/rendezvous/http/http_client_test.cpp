@@ -2,14 +2,18 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <openssl/x509.h>
 
 #include <atomic>
+#include <cstdlib>
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "rendezvous/http/tls_context.h"
+#include "rendezvous/tls/ca_file.h"
 #include "tests/support/http_server.h"
 #include "tests/support/job.h"
 
@@ -315,6 +319,26 @@ TEST_F(HttpTls, NamesTheFileThatIsNoGood) {
   EXPECT_THAT(error_of({.key = certificates_.client_key}), HasSubstr("its certificate"));
   EXPECT_THAT(error_of({certificates_.ca, certificates_.client, certificates_.server_key}),
               HasSubstr("is not that of the certificate"));
+}
+
+TEST(SystemCaFile, IsThatOfTheSystem) {
+  for (const char* const name : {"SSL_CERT_FILE", "SSL_CERT_DIR"}) ::unsetenv(name);
+  const test::TemporaryTree root;
+  EXPECT_EQ(system_ca_file(root.path()), "") << "there is none";
+  for (const std::string file :
+       {"/etc/ssl/cert.pem", "/etc/ssl/ca-bundle.pem", "/etc/pki/tls/certs/ca-bundle.crt",
+        "/etc/ssl/certs/ca-certificates.crt"}) {
+    std::filesystem::create_directories(std::filesystem::path(root.path() + file).parent_path());
+    test::write_file(root.path() + file, "");
+    EXPECT_EQ(system_ca_file(root.path()), root.path() + file) << "before those further down";
+  }
+  ::setenv("SSL_CERT_FILE", "mine.pem", 1);
+  EXPECT_EQ(system_ca_file(root.path()), "") << "the user's own";
+  ::unsetenv("SSL_CERT_FILE");
+  const std::string default_file = root.path() + X509_get_default_cert_file();
+  std::filesystem::create_directories(std::filesystem::path(default_file).parent_path());
+  test::write_file(default_file, "");
+  EXPECT_EQ(system_ca_file(root.path()), "") << "OpenSSL finds it itself";
 }
 
 // ---- streams
