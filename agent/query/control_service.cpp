@@ -181,8 +181,8 @@ ControlService::ControlService(boost::asio::io_context& io, std::string key, std
 }
 
 ControlService::~ControlService() {
-  if (folder_) ::unlinkat(folder_.get(), name_.c_str(), 0);
   for (const ClientPtr& client : clients_) client->close();
+  if (folder_) remove_control(std::move(folder_), name_);
 }
 
 // ---- clients
