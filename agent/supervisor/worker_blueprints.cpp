@@ -55,7 +55,7 @@ std::shared_ptr<WorkerLink> WorkerBlueprints::make_link(ChildEnvironment& enviro
   environment.set(link::kSocketVariable, std::to_string((*made)->worker_socket()));
   environment.set(link::kPageVariable, std::to_string((*made)->worker_page()));
   environment.set(record::kVariable, std::to_string((*made)->worker_record()));
-  // Nobody would read it where no round can follow.
+  // It is for the next round, if one can follow.
   const bool may_restart = parts_.job.restarts.max_restarts > 0 || !parts_.job.nodes.is_alone();
   if (!snapshot_ && may_restart) {
     snapshot_.reset(::memfd_create(link::kSnapshotName, MFD_CLOEXEC));
