@@ -8,12 +8,15 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <ctime>
+#include <future>
 #include <memory>
 #include <utility>
 
 #include "rendezvous/common/directory_entries.h"
+#include "rendezvous/common/thread.h"
 
 namespace ddprun::agent {
 namespace {
@@ -22,6 +25,7 @@ constexpr int kBacklog = 16;
 constexpr std::size_t kNameBytesMax = 60;   // of the id in the file name
 constexpr std::size_t kSweptAtStart = 16;   // a limit, so that the launch stays fast
 constexpr std::time_t kLeftOverAfter = 10;  // seconds
+constexpr std::chrono::milliseconds kRemovalLimit{500};
 constexpr mode_t kOthers = S_IRWXG | S_IRWXO;
 constexpr std::string_view kControl = ".sock";
 constexpr std::string_view kMemory = ".memory";
@@ -252,6 +256,25 @@ Result<BoundControl> bind_control(const rdzv::UniqueFd& folder, std::string_view
                                   uid_t user) {
   const std::string names[] = {control_name(run_id), control_name(run_id, pid)};
   return bind_first(folder, names, /*shared=*/1, user);
+}
+
+void remove_control(rdzv::UniqueFd folder, const std::string& name) {
+  struct Removal {
+    rdzv::UniqueFd folder;
+    std::string name;
+    std::promise<void> made;
+  };
+  const auto removal = std::make_shared<Removal>(Removal{std::move(folder), name, {}});
+  const std::future<void> is_made = removal->made.get_future();
+  auto thread = rdzv::Thread::start("ddprun-control", [removal] {
+    ::unlinkat(removal->folder.get(), removal->name.c_str(), 0);
+    removal->made.set_value();
+  });
+  if (!thread) {
+    ::unlinkat(removal->folder.get(), name.c_str(), 0);
+  } else if (is_made.wait_for(kRemovalLimit) != std::future_status::ready) {
+    thread->detach();
+  }
 }
 
 Result<BoundControl> bind_memory(const rdzv::UniqueFd& folder, std::string_view run_id, pid_t pid,

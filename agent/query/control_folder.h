@@ -66,6 +66,9 @@ struct BoundControl {
 };
 Result<BoundControl> bind_control(const rdzv::UniqueFd& folder, std::string_view run_id, pid_t pid,
                                   uid_t user);
+// Removes that socket, on a thread, for which the caller waits half a second at most: a file server may hold it. If it
+// stays, the next job removes it.
+void remove_control(rdzv::UniqueFd folder, const std::string& name);
 Result<BoundControl> bind_memory(const rdzv::UniqueFd& folder, std::string_view run_id, pid_t pid,
                                  uid_t user);
 

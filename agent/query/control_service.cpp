@@ -30,7 +30,8 @@ constexpr std::size_t kStatusBytesMax = std::size_t{4} * 1024 * 1024;
 constexpr std::size_t kUnreadEventBytesMax = std::size_t{64} * 1024;
 // The same for a follower of logs, before it waits.
 constexpr std::size_t kUnreadLogBytesMax = std::size_t{256} * 1024;
-constexpr std::chrono::milliseconds kLogInterval{200};
+constexpr std::chrono::milliseconds kLogInterval{
+    200};  // for one follower; for more, so many times as long
 // How long to wait for the own disk; then the answer goes without it.
 constexpr std::chrono::milliseconds kOwnPatience{500};
 constexpr std::size_t kPlacesMax = 64;  // as many as fit into a question for logs
@@ -113,18 +114,17 @@ class ControlService::StackAnswer {
 
 // A client that reads workers' logs of the whole job: asks this node and the others, sends their
 // answers to the client, and, while the client follows, asks again five times a second, but not
-// before all have answered and the client has read everything. Keeps itself alive by its pending
-// callbacks; ends with its client.
+// before all have answered and the client has read everything. Several followers ask five times a second together, so
+// that other nodes have no more to do for them than for one. Keeps itself alive by its pending callbacks; ends with its
+// client.
 class ControlService::LogFollower : public std::enable_shared_from_this<LogFollower> {
  public:
-  LogFollower(boost::asio::io_context& io, LogReader& logs, JobQuery& query,
-              const ClientPtr& client, LogQuery question, bool follows)
-      : logs_(logs),
-        query_(query),
+  LogFollower(ControlService& service, const ClientPtr& client, LogQuery question, bool follows)
+      : service_(service),
         client_(client),
         question_(std::move(question)),
         follows_(follows),
-        timer_(io) {}
+        timer_(service.io_) {}
 
   void ask();
   // The job has ended: tells what has come since, and then that it is the end. `until_told` is held
@@ -138,8 +138,7 @@ class ControlService::LogFollower : public std::enable_shared_from_this<LogFollo
   void asked();  // this node or the others have answered
   void ask_later();
 
-  LogReader& logs_;
-  JobQuery& query_;
+  ControlService& service_;
   const std::weak_ptr<Client> client_;
   const LogQuery question_;
   bool follows_;
@@ -181,8 +180,8 @@ ControlService::ControlService(boost::asio::io_context& io, std::string key, std
 }
 
 ControlService::~ControlService() {
-  if (folder_) ::unlinkat(folder_.get(), name_.c_str(), 0);
   for (const ClientPtr& client : clients_) client->close();
+  if (folder_) remove_control(std::move(folder_), name_);
 }
 
 // ---- clients
@@ -371,8 +370,7 @@ void ControlService::tell_logs(const ClientPtr& client, std::string_view line, b
                           " at most");
   }
   if (refuses_ranks(*client, question->ranks)) return;
-  const auto follower =
-      std::make_shared<LogFollower>(io_, logs_, query_, client, *question, follows);
+  const auto follower = std::make_shared<LogFollower>(*this, client, *question, follows);
   followers_.push_back(follower);
   follower->ask();
 }
@@ -447,11 +445,11 @@ void ControlService::replace(const ClientPtr& client, int rank) {
       });
 }
 
-bool ControlService::has_followers() const {
-  return std::ranges::any_of(followers_, [](const auto& each) {
+std::size_t ControlService::followers() const {
+  return static_cast<std::size_t>(std::ranges::count_if(followers_, [](const auto& each) {
     const auto follower = each.lock();
     return follower && !follower->is_done();
-  });
+  }));
 }
 
 void ControlService::finish(std::function<void()> done) {
@@ -484,7 +482,7 @@ void ControlService::LogFollower::ask() {
   awaited_ = 2;
   const auto self = shared_from_this();
   auto has_own = std::make_shared<bool>(false);
-  logs_.answer(question, [self, has_own](const std::vector<LogPart>& parts) {
+  service_.logs_.answer(question, [self, has_own](const std::vector<LogPart>& parts) {
     if (std::exchange(*has_own, true)) return;
     self->take(parts);
     self->asked();
@@ -492,7 +490,7 @@ void ControlService::LogFollower::ask() {
   timer_.arm(kOwnPatience, [self, has_own] {
     if (!std::exchange(*has_own, true)) self->asked();
   });
-  query_.ask(std::nullopt, to_json(question), [self](const JobQuery::Outcome& outcome) {
+  service_.query_.ask(std::nullopt, to_json(question), [self](const JobQuery::Outcome& outcome) {
     for (const auto& [id, text] : outcome.answers) {
       if (const auto parts = log_parts_from(text)) self->take(*parts);
     }
@@ -537,7 +535,8 @@ void ControlService::LogFollower::asked() {
 
 // Waits while the client does not read; nothing is lost, because the logs keep it.
 void ControlService::LogFollower::ask_later() {
-  timer_.arm(kLogInterval, [self = shared_from_this()] {
+  const auto followers = static_cast<int>(service_.followers());
+  timer_.arm(kLogInterval * std::max(1, followers), [self = shared_from_this()] {
     const auto client = self->client_.lock();
     if (!client || !client->is_open()) return;
     if (client->unread() > kUnreadLogBytesMax) return self->ask_later();

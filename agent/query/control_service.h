@@ -49,8 +49,7 @@ class ControlService {
   ~ControlService();
 
   Result<void> open(const Environment& environment);
-  // Somebody follows logs.
-  bool has_followers() const;
+  std::size_t followers() const;  // clients that read logs just now
   // At the end: who follows logs is sent the last of them; then the event loop calls `done`.
   void finish(std::function<void()> done);
   const std::string& path() const { return path_; }  // of the socket; empty: there is none

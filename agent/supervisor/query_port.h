@@ -28,7 +28,7 @@ class QueryPort {
   JobQuery& query() { return query_; }
 
   // ---- the end of the job; see ControlService
-  bool has_followers() const { return control_.has_followers(); }
+  bool has_followers() const { return control_.followers() > 0; }
   void finish(std::function<void()> done) { control_.finish(std::move(done)); }
   void over(std::string_view headline);
 

@@ -41,6 +41,7 @@ Supervisor::Supervisor(const Job& job)
       observers_(parts_, [this] { return report_.snapshot(); }),
       memory_(parts_, observers_.systemd),
       core_(node_config(job)),
+      events_([this](const NodeEvent& event) { step(event); }),
       signals_(parts_, {core_, workers_, observers_},
                [this](NodeEvent event) { post(std::move(event)); }),
       workers_(parts_, keeper_, [this](const WorkerEvent& event) { on_worker_event(event); }),
@@ -121,28 +122,17 @@ void Supervisor::cannot_run(const Error& error) {
 
 // ---- events and actions
 
-void Supervisor::post(NodeEvent event) {
-  queue_.push_back(std::move(event));
-  if (!is_pumping_) pump();
-}
-
-void Supervisor::pump() {
-  is_pumping_ = true;
-  while (!queue_.empty()) {
-    const NodeEvent event = std::move(queue_.front());
-    queue_.pop_front();
-    const bool was_stopping = core_.is_stopping();
-    const auto actions = core_.step(event);
-    if (recorder_) recorder_->note(NodeInput{event}, actions.size());
-    if (!was_stopping && core_.is_stopping()) {
-      workers_.round_stops();
-      observers_.events.round_stopping(core_.round(), event);
-    }
-    for (const NodeAction& action : actions) {
-      std::visit([this](const auto& a) { perform(a); }, action);
-    }
+void Supervisor::step(const NodeEvent& event) {
+  const bool was_stopping = core_.is_stopping();
+  const auto actions = core_.step(event);
+  if (recorder_) recorder_->note(NodeInput{event}, actions.size());
+  if (!was_stopping && core_.is_stopping()) {
+    workers_.round_stops();
+    observers_.events.round_stopping(core_.round(), event);
   }
-  is_pumping_ = false;
+  for (const NodeAction& action : actions) {
+    std::visit([this](const auto& a) { perform(a); }, action);
+  }
 }
 
 // ---- the leader

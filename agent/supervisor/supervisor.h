@@ -13,7 +13,6 @@
 
 #include <boost/asio/io_context.hpp>
 #include <chrono>
-#include <deque>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -32,6 +31,7 @@
 #include "agent/supervisor/round_store.h"
 #include "agent/supervisor/user_requests.h"
 #include "agent/supervisor/workers.h"
+#include "rendezvous/common/loop/run_to_completion.h"
 #include "rendezvous/common/loop/timer.h"
 
 namespace ddprun::agent {
@@ -50,9 +50,8 @@ class Supervisor {
   void find_leader();
   void cannot_run(const Error& error);
 
-  // ---- the queue
-  void post(NodeEvent event);
-  void pump();
+  void post(NodeEvent event) { events_.post(std::move(event)); }
+  void step(const NodeEvent& event);
   void on_worker_event(const WorkerEvent& event);
 
   // ---- the actions
@@ -115,8 +114,7 @@ class Supervisor {
   std::unique_ptr<CoreRecorder> recorder_;  // with --record
   NodeMemory memory_;
   NodeCore core_;
-  std::deque<NodeEvent> queue_;
-  bool is_pumping_ = false;
+  RunToCompletion<NodeEvent> events_;
   AgentSignals signals_;
   Workers workers_;
   RoundStore store_;

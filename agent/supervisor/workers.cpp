@@ -1,7 +1,6 @@
 #include "agent/supervisor/workers.h"
 
 #include <signal.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,12 +8,10 @@
 #include <numeric>
 #include <utility>
 
-#include "agent/core/worker_environment.h"
 #include "agent/failure/error_file.h"
 #include "agent/failure/failure_report.h"
 #include "agent/process/child_end.h"
 #include "agent/process/orphans.h"
-#include "agent/process/search_path.h"
 #include "agent/python/python_archives.h"
 #include "rendezvous/common/exit_codes.h"
 #include "rendezvous/common/foreign_text.h"
@@ -48,31 +45,6 @@ constexpr std::chrono::milliseconds kDyingLimit = 2s;  // as that of orphans
 // For the last thread of a worker that is dead, which has no process any more and gets what the others leave over.
 constexpr std::chrono::milliseconds kLastThreadLimit = 500ms;
 
-// Without this, gdb reports the SIGSTOP that stopped the worker as a new one, and the worker stays
-// stopped after "detach". So gdb sends SIGCONT after it has attached, which does not make the
-// worker run, and ignores both signals.
-std::string gdb_line(const std::string& attach, const std::string& kill) {
-  return "  gdb " + attach + " -ex 'handle SIGSTOP SIGCONT nostop noprint nopass' -ex 'shell " +
-         kill + "'\n";
-}
-
-// What the user reads about a worker that is stopped before its first instruction: whole lines. No
-// debug server is started, because everybody who reaches its port controls the worker.
-std::string waits_for_debugger_text(int rank, pid_t pid, const std::string& host,
-                                    const Environment& environment) {
-  const std::string path = value_or_empty(environment, "PATH");
-  const std::string number = std::to_string(pid);
-  const std::string go_on = "kill -CONT " + number;
-  std::string text = "ddprun: rank " + std::to_string(rank) + " (pid " + number +
-                     ") waits before its first instruction; to debug it, or to let it go on:\n" +
-                     gdb_line("-p " + number, go_on);
-  if (!find_in_path(path, "gdbserver").empty()) {
-    text += gdb_line("-ex 'target remote | ssh " + host + " gdbserver --attach - " + number + "'",
-                     "ssh " + host + " " + go_on);
-  }
-  return text + "  " + go_on + "\n";
-}
-
 }  // namespace
 
 Workers::Workers(AgentParts parts, std::optional<Keeper>& keeper, OnEvent on_event,
@@ -86,6 +58,7 @@ Workers::Workers(AgentParts parts, std::optional<Keeper>& keeper, OnEvent on_eve
       standbys_(parts_.io, job_, parts_.agent_id, standby_hooks()),
       death_watch_(parts_.io.get_executor()),
       files_(parts_.io.get_executor(), "ddprun-files"),
+      blueprints_(parts_, round_),
       workers_(static_cast<std::size_t>(job_.local_world_size)),
       view_(job_, round_, workers_),
       replacement_(job_.local_world_size),
@@ -103,7 +76,7 @@ StandbyPool::Hooks Workers::standby_hooks() {
   std::function<void(ProcessSpec&, ChildEnvironment&)> add_hooks;
   if (wants_python_hooks(job_)) {
     add_hooks = [this](ProcessSpec& spec, ChildEnvironment& environment) {
-      add_python_hooks(spec, environment);
+      blueprints_.add_python_hooks(spec, environment);
     };
   }
   return {.keeper_slot =
@@ -229,29 +202,9 @@ WorkerIdentity Workers::identity_of(int local_rank) const {
   return {local_rank, round_.rank_offset + local_rank, job_.role, parts_.host};
 }
 
-// What a worker of that rank is started with, but for its streams and its keeper's slot.
 StandbyPool::Blueprint Workers::blueprint(int local_rank, const std::string& error_file) {
-  ChildEnvironment environment = worker_environment(job_, round_, local_rank, error_file);
-  environment.set(kAgentVariable, parts_.agent_id);
-  StandbyPool::Blueprint made;
-  made.link = make_link(environment);
-  if (standbys_.prepares()) environment.set(link::kReplacesVariable, "1");
-  made.error_file = error_file;
-  ProcessSpec& spec = made.spec;
-  spec.preempt_signal = job_.preempt_signal.value_or(0);
-  spec.path = job_.program.path;
-  spec.argv = worker_arguments(job_.program, local_rank);
-  if (wants_python_hooks(job_)) add_python_hooks(spec, environment);
-  spec.environment = environment.lines();
-  spec.control_group = reaper_.control_group();
-  if (!job_.cpus_of.empty()) spec.cpus = job_.cpus_of.at(static_cast<std::size_t>(local_rank));
-  if (made.link) {
-    spec.link_socket_fd = made.link->worker_socket();
-    spec.link_page_fd = made.link->worker_page();
-    spec.link_record_fd = made.link->worker_record();
-    if (snapshot_) spec.link_snapshot_fd = snapshot_.get();
-  }
-  return made;
+  return blueprints_.make(local_rank, error_file,
+                          {reaper_.control_group(), /*may_be_replaced=*/standbys_.prepares()});
 }
 
 Result<void> Workers::start_one(int local_rank) {
@@ -344,48 +297,6 @@ WorkerLink::Hooks Workers::link_hooks(int local_rank) {
               },
           .committed = [this, local_rank](
                            std::uint32_t generation) { on_committed(local_rank, generation); }};
-}
-
-// A worker can run without its link, so an error (a limit, a seccomp filter) does not stop the job.
-std::shared_ptr<WorkerLink> Workers::make_link(ChildEnvironment& environment) {
-  // The agent's own, if it is itself a worker.
-  for (const char* const name :
-       {link::kSocketVariable, link::kPageVariable, record::kVariable, link::kSnapshotVariable,
-        link::kMirrorVariable, link::kPreparedVariable, link::kReplacesVariable}) {
-    environment.unset(name);
-  }
-  auto made = WorkerLink::make(parts_.io.get_executor());
-  if (!made) {
-    const bool is_missed = job_.hangs.timeout.limit({}).has_value();
-    if (!is_missed || !std::exchange(has_told_no_link_, true)) {
-      parts_.log.write(is_missed ? Log::Level::kWarning : Log::Level::kDebug,
-                       "a worker starts without its link, so it is not noticed if it hangs: " +
-                           made.error().to_string());
-    }
-    return nullptr;
-  }
-  environment.set(link::kSocketVariable, std::to_string((*made)->worker_socket()));
-  environment.set(link::kPageVariable, std::to_string((*made)->worker_page()));
-  environment.set(record::kVariable, std::to_string((*made)->worker_record()));
-  // Nobody would read it where no round can follow.
-  const bool may_restart = job_.restarts.max_restarts > 0 || !job_.nodes.is_alone();
-  if (!snapshot_ && may_restart) {
-    snapshot_.reset(::memfd_create(link::kSnapshotName, MFD_CLOEXEC));
-  }
-  if (snapshot_) environment.set(link::kSnapshotVariable, std::to_string(snapshot_.get()));
-  return std::move(*made);
-}
-
-// Without them the program runs the same.
-void Workers::add_python_hooks(ProcessSpec& spec, ChildEnvironment& environment) {
-  if (!python_hooks_) {
-    auto made = file_in_memory("ddprun-hooks", kHooksArchive);
-    if (!made) return parts_.log.debug("no hooks for Python: " + made.error().to_string());
-    python_hooks_ = std::move(*made);
-  }
-  if (job_.hangs.timeout.limit({})) environment.set("DDPRUN_NCCL_RECORD", "1");
-  put_first_on_python_path(environment, python_hooks_.get());
-  spec.inherited_fds.push_back(python_hooks_.get());
 }
 
 // ---- a round is stopped

@@ -29,6 +29,7 @@
 #include "agent/supervisor/dying_workers.h"
 #include "agent/supervisor/node_stacks.h"
 #include "agent/supervisor/parts.h"
+#include "agent/supervisor/worker_blueprints.h"
 #include "agent/supervisor/worker_view.h"
 #include "rendezvous/common/loop/blocking_calls.h"
 #include "rendezvous/common/loop/timer.h"
@@ -50,7 +51,7 @@ class Workers {
   // after the agent's end; `snapshot`: the memory that workers get, else the group makes its own where it needs one.
   Result<void> prepare(std::optional<MemoryOffer> offer = std::nullopt,
                        rdzv::UniqueFd snapshot = {}) {
-    snapshot_ = std::move(snapshot);
+    blueprints_.use_snapshot(std::move(snapshot));
     own_groups_ = cgroup::own_groups();
     return reaper_.start(workers_.size() + StandbyPool::slots(job_), std::move(offer), own_groups_);
   }
@@ -132,8 +133,6 @@ class Workers {
   WorkerProcess::OnEnd teller_of_end(int local_rank, std::uint64_t number);
   void note_process(int local_rank, WorkerProcess& process);
   WorkerLink::Hooks link_hooks(int local_rank);
-  std::shared_ptr<WorkerLink> make_link(ChildEnvironment& environment);
-  void add_python_hooks(ProcessSpec& spec, ChildEnvironment& environment);
   void on_end(int local_rank, std::uint64_t number, ExitStatus status);
   void worker_ended(int local_rank, ExitStatus status, pid_t pid);
   void go_on_closing();
@@ -161,11 +160,9 @@ class Workers {
   BlockingCalls files_;     // error files, and others that a file server may hold
   std::string own_groups_;  // control groups of the agent; once it is prepared
   OomWatch oom_watch_;
-  rdzv::UniqueFd python_hooks_;  // the archive, made for the first worker
-  // The node's memory for snapshots of the training, likewise, unless it outlives the agent.
-  rdzv::UniqueFd snapshot_;
 
   rdzv::RoundStart round_;
+  WorkerBlueprints blueprints_;
   WantedSteps wanted_steps_;
   std::vector<Worker> workers_;  // by local rank
   WorkerView view_;
@@ -173,7 +170,6 @@ class Workers {
   std::uint64_t processes_ = 0;  // that were workers of this node so far
   int made_for_replacement_ = 0;
   bool has_told_no_pidfd_ = false;
-  bool has_told_no_link_ = false;
   ReplacementCore replacement_;
   std::set<pid_t> process_groups_;  // the workers' of this round
   bool is_closing_ = false;

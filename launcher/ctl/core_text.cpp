@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "agent/failure/failure_report.h"
+#include "rendezvous/common/text/lists.h"
 #include "rendezvous/common/text/ranks.h"
 
 namespace ddprun::agent {
@@ -18,12 +19,29 @@ std::string in_generation(std::uint32_t generation) {
   return " in generation " + to_string(generation);
 }
 
+std::string local_ranks(const std::vector<int>& ranks) { return "local " + ranks_in_words(ranks); }
+
+std::string ended_with_zero(const std::vector<int>& done) {
+  return done.empty() ? "" : ", ended with 0 before: " + ranks_in_words(done);
+}
+
+std::string asked_by(const std::string& by) { return by.empty() ? "" : ", asked for by " + by; }
+
+// `begin` and the failures; nothing if there is none.
+std::string each_of(const std::vector<rdzv::WorkerFailure>& failures, const std::string& begin) {
+  std::string text;
+  for (const rdzv::WorkerFailure& failure : failures) {
+    text += (text.empty() ? begin : "; ") + describe(failure) +
+            (failure.was_told_to_stop ? ", which was told to stop" : "");
+  }
+  return text;
+}
+
 // The texts of what has no more to tell than the round or the sentence that it holds, if any.
 const char* text_of(const rdzv::SomeWorkersDone&) { return "SomeWorkersDone"; }
 const char* text_of(const rdzv::WorkersDone&) { return "WorkersDone"; }
 const char* text_of(const rdzv::NodeStuck&) { return "NodeStuck"; }
 const char* text_of(const rdzv::Goodbye&) { return "Goodbye"; }
-const char* text_of(const rdzv::RestartAsked&) { return "RestartAsked"; }
 const char* text_of(const rdzv::WorkersRecover&) { return "WorkersRecover"; }
 const char* text_of(const rdzv::Refused&) { return "Refused"; }
 const char* text_of(const rdzv::Warning&) { return "Warning"; }
@@ -41,7 +59,6 @@ const char* text_of(const CannotRun&) { return "cannot run"; }
 const char* text_of(const OpenRoundStore&) { return "open the store"; }
 const char* text_of(const LookAtWorkers&) { return "look at the workers that still run"; }
 const char* text_of(const TakeStacks&) { return "take the stacks of the workers"; }
-const char* text_of(const CloseRound&) { return "end what is left"; }
 const char* text_of(const CloseStore&) { return "close the store"; }
 const char* text_of(const Exit&) { return "exit"; }
 
@@ -70,15 +87,18 @@ struct Words {
     return "WorkerFailed" + of_round(failed.round) + ": " + describe(failed.failure);
   }
   std::string operator()(const rdzv::RoundStopped& stopped) const {
-    return "RoundStopped" + of_round(stopped.round) + ", " + to_string(stopped.failures.size()) +
-           " failures meanwhile";
+    return "RoundStopped" + of_round(stopped.round) + each_of(stopped.failures, ", meanwhile ") +
+           ended_with_zero(stopped.done);
   }
   std::string operator()(const rdzv::NodeLeaving& leaving) const {
     return "NodeLeaving by " + signal_name(leaving.signal) +
            (leaving.is_preemption ? ", preempted" : "");
   }
   std::string operator()(const rdzv::StopAsked& asked) const {
-    return "StopAsked, as by " + signal_name(asked.signal);
+    return "StopAsked, as by " + signal_name(asked.signal) + asked_by(asked.by);
+  }
+  std::string operator()(const rdzv::RestartAsked& asked) const {
+    return "RestartAsked" + of_round(asked.round) + asked_by(asked.by);
   }
   std::string operator()(const rdzv::WorkerReplaceable& failed) const {
     return "WorkerReplaceable" + of_round(failed.round) + in_generation(failed.generation) + ", " +
@@ -101,10 +121,12 @@ struct Words {
                                                         : "WaitAsSpare: the job is finishing";
   }
   std::string operator()(const rdzv::RoundStart& start) const {
-    std::string text = "RoundStart " + to_string(start.round) + ": node " +
-                       to_string(start.node_rank) + " of " + to_string(start.node_count) +
-                       ", world " + to_string(start.world_size) + ", restarts " +
-                       to_string(start.restarts) + " of " + to_string(start.max_restarts);
+    std::string text =
+        "RoundStart " + to_string(start.round) + ": node " + to_string(start.node_rank) + " of " +
+        to_string(start.node_count) + ", world " + to_string(start.world_size) +
+        ", its ranks from " + to_string(start.rank_offset) + ", store at " + start.master_addr +
+        ":" + to_string(start.master_port) + ", restarts " + to_string(start.restarts) + " of " +
+        to_string(start.max_restarts) + (start.after_arrival ? ", after an arrival" : "");
     const std::string change = describe_change(start, {});
     return change.empty() ? text : text + " (" + change + ")";
   }
@@ -197,7 +219,8 @@ struct Words {
     return "send " + signal_name(signal.signal) + " to local rank " + to_string(signal.local_rank);
   }
   std::string operator()(const AskToLeave& ask) const {
-    return "ask local rank " + to_string(ask.local_rank) + " to leave at its next step";
+    return "ask local rank " + to_string(ask.local_rank) + " to leave at its next step, or send " +
+           signal_name(ask.signal);
   }
   std::string operator()(const TellGroupBroken& tell) const {
     return "tell the workers that rank " + to_string(tell.rank) + " is gone";
@@ -208,11 +231,10 @@ struct Words {
            in_generation(replace.generation);
   }
   std::string operator()(const ShowLate& show) const {
-    return "show the workers that have not regrouped: " + to_string(show.local_ranks.size());
+    return "show the workers that have not regrouped: " + local_ranks(show.local_ranks);
   }
   std::string operator()(const ShowStarting& show) const {
-    return "show the workers whose programs are not executed yet: " +
-           to_string(show.local_ranks.size());
+    return "show the workers whose programs are not executed yet: " + local_ranks(show.local_ranks);
   }
   std::string operator()(const ArmTimer& arm) const {
     return "time limit " + to_string(static_cast<std::uint32_t>(arm.timer)) + ": " +
@@ -224,12 +246,21 @@ struct Words {
   }
   std::string operator()(const WaitForSaving& wait) const {
     return "wait for workers that may save something, at most " + to_string(wait.left.count()) +
-           " ms: " + to_string(wait.local_ranks.size());
+           " ms: " + local_ranks(wait.local_ranks);
+  }
+  std::string operator()(const CloseRound& close) const {
+    return "end what is left" + of_round(close.round) +
+           (close.spares_orphans ? ", but no orphans" : "");
   }
   std::string operator()(const TellLeader& tell) const {
     return "tell the leader " + std::visit(*this, tell.message);
   }
-  std::string operator()(const Join& join) const { return join.last_round ? "join anew" : "join"; }
+  std::string operator()(const Join& join) const {
+    if (!join.last_round) return "join";
+    return "join anew, after round " + to_string(join.last_round->round) + " of " +
+           to_string(join.last_round->node_count) + " nodes, restarts " +
+           to_string(join.last_round->restarts);
+  }
   std::string operator()(const Announce& announce) const {
     return "say " + std::visit(*this, announce.notice);
   }
@@ -249,6 +280,19 @@ struct Words {
   }
 
   static std::string of(const rdzv::JobOutcome& outcome) {
+    return kind_of(outcome) +
+           (outcome.restarts > 0 ? ", restarts " + to_string(outcome.restarts) : "") +
+           (outcome.in_place > 0 ? ", in place " + to_string(outcome.in_place) : "") +
+           (outcome.lost_node ? ", " + name_of(*outcome.lost_node) + " was lost" : "") +
+           each_of(outcome.consequences, ", then ") +
+           (outcome.consequences_left_out > 0
+                ? " and " + to_string(outcome.consequences_left_out) + " more"
+                : "") +
+           ended_with_zero(outcome.done) +
+           (outcome.requests.empty() ? "" : ", requests: " + joined(outcome.requests, "; "));
+  }
+
+  static std::string kind_of(const rdzv::JobOutcome& outcome) {
     using Kind = rdzv::JobOutcome::Kind;
     const std::string code = ", exit code " + to_string(outcome.exit_code);
     if (outcome.kind == Kind::kSucceeded) return "success";
@@ -256,9 +300,11 @@ struct Words {
       return "failure" + (outcome.cause ? ": " + describe(*outcome.cause) : "") +
              (outcome.sentence.empty() ? "" : " (" + outcome.sentence + ")") + code;
     }
-    return (outcome.kind == Kind::kStopped ? "stopped by " + signal_name(outcome.stop_signal)
-                                           : "cannot run: " + outcome.sentence) +
-           code;
+    if (outcome.kind == Kind::kCannotRun) {
+      return "cannot run: " + outcome.sentence +
+             (outcome.cause ? " (" + describe(*outcome.cause) + ")" : "") + code;
+    }
+    return "stopped by " + signal_name(outcome.stop_signal) + asked_by(outcome.sentence) + code;
   }
 };
 
@@ -324,6 +370,21 @@ struct HangWords {
 };
 
 }  // namespace
+
+std::string state_of(const NodeCore& core) {
+  const std::string round = " (round " + to_string(core.round()) + ")";
+  if (core.is_running()) return "running" + round;
+  if (core.is_stopping()) return "stopping" + round;
+  if (core.is_waiting()) return "waiting";
+  return core.has_ended() ? "ended" : "ending";
+}
+
+std::string state_of(const rdzv::LeaderView& view) {
+  constexpr const char* kNames[] = {"gathering", "pausing",  "opening",
+                                    "running",   "stopping", "ended"};
+  return std::string(kNames[static_cast<std::size_t>(view.state)]) + " (round " +
+         to_string(view.round) + ")";
+}
 
 std::string in_words(const hang_response::Event& event) { return std::visit(HangWords{}, event); }
 std::string in_words(const hang_response::Action& action) {

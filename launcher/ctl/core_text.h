@@ -1,4 +1,4 @@
-// The inputs and decisions of the cores, in words, for `ddpctl replay`. Pure.
+// The inputs, states and decisions of the cores, in words, for `ddpctl replay` and the scenarios of the tests. Pure.
 #pragma once
 
 #include <string>
@@ -19,5 +19,7 @@ std::string in_words(const NodeEvent& event);
 std::string in_words(const NodeAction& action);
 std::string in_words(const hang_response::Event& event);
 std::string in_words(const hang_response::Action& action);
+std::string state_of(const NodeCore& core);  // "running (round 1)"
+std::string state_of(const rdzv::LeaderView& view);
 
 }  // namespace ddprun::agent

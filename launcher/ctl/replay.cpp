@@ -15,22 +15,8 @@ namespace ddprun::cli {
 namespace {
 
 using agent::in_words;
+using agent::state_of;
 using State = rdzv::LeaderView::State;
-
-std::string state_of(const agent::NodeCore& core) {
-  const std::string round = " (round " + to_string(core.round()) + ")";
-  if (core.is_running()) return "running" + round;
-  if (core.is_stopping()) return "stopping" + round;
-  if (core.is_waiting()) return "waiting";
-  return core.has_ended() ? "ended" : "ending";
-}
-
-std::string state_of(const rdzv::LeaderView& view) {
-  constexpr const char* kNames[] = {"gathering", "pausing",  "opening",
-                                    "running",   "stopping", "ended"};
-  return std::string(kNames[static_cast<std::size_t>(view.state)]) + " (round " +
-         to_string(view.round) + ")";
-}
 
 std::string nodes(int count) { return counted(count, "node"); }
 

@@ -281,7 +281,7 @@ void RoundCore::stop_after(NodeId node, WorkerFailure cause, std::string why_las
   StoppingRound stopping;
   stopping.cause = std::move(cause);
   stopping.cause_node = node;
-  stopping.why_last = std::move(why_last);
+  if (!why_last.empty()) stopping.retry = StoppingRound::Never{std::move(why_last)};
   stop_round(std::move(stopping));
 }
 
@@ -378,7 +378,7 @@ void RoundCore::stop_replacing(Running& running, const std::optional<WorkerFailu
   StoppingRound stopping;
   stopping.cause = std::move(under_way.cause);
   stopping.cause_node = under_way.cause_node;
-  stopping.is_paid = true;
+  stopping.retry = StoppingRound::Paid{};
   stopping.add_consequences(under_way.others, consequences_max());
   if (last) stopping.add_consequences({*last}, consequences_max());
   stop_round(std::move(stopping));
@@ -412,10 +412,9 @@ void RoundCore::make_last(const NodeLeaving& why, std::optional<NodeId> leaver,
   auto* stopping = std::get_if<StoppingRound>(&state_);
   StoppingRound fresh;
   if (stopping == nullptr) stopping = &fresh;
-  if (stopping->last) return;
+  if (stopping->stop) return;
   because("no round follows: a stop was asked for, or the leader's own node leaves");
-  stopping->last = why;
-  stopping->asked_by = asked_by;
+  stopping->stop = StoppingRound::Stop{why, asked_by};
   if (leaver) stopping->gone.insert(*leaver);
   if (stopping != &fresh) return;
   if (is_running()) {
@@ -548,7 +547,7 @@ void RoundCore::check() const {
               "a replacement is over when every node has regrouped");
   } else if (const auto* stopping = std::get_if<StoppingRound>(&state_)) {
     must_hold(!stopping->awaited.is_empty(), "a round is settled when every node has stopped");
-    must_hold(!stopping->is_paid || stopping->cause, "a replacement is for a worker that failed");
+    must_hold(!stopping->is_paid() || stopping->cause, "a replacement is for a worker that failed");
   } else if (const auto* ended = std::get_if<Ended>(&state_)) {
     must_hold(std::cmp_less_equal(ended->untold.size(), members_.count()),
               "only nodes of the job are awaited at its end");
@@ -695,35 +694,37 @@ void RoundCore::stop_round(StoppingRound stopping, const std::optional<NodeGone>
 }
 
 void RoundCore::settle(StoppingRound stopping) {
+  using End = StoppingRound::End;
   const bool is_own_fault = stopping.is_own_fault();
+  const End how =
+      stopping.end(stopping.cause && policy_.allows_retry(*stopping.cause, stopping.uptime));
   JobOutcome outcome = stopping.take_outcome();
-  const bool may_retry =
-      stopping.is_paid || (stopping.why_last.empty() && is_own_fault &&
-                           policy_.allows_retry(*outcome.cause, stopping.uptime));
-  if (is_own_fault && !may_retry) {
+  if (how == End::kFailed) {
     because("a worker failed by itself, and no restart is left or would cure it");
     outcome.kind = JobOutcome::Kind::kFailed;
-    outcome.sentence = std::move(stopping.why_last);
+    if (auto* never = std::get_if<StoppingRound::Never>(&stopping.retry)) {
+      outcome.sentence = std::move(never->why);
+    }
     outcome.exit_code = outcome.cause->status.as_shell_code();
     return end(std::move(outcome));
   }
-  if (stopping.last) {
+  if (how == End::kStopped) {
     because("a stop was asked for, or the leader's own node leaves");
-    outcome.sentence = std::move(stopping.asked_by);
-    return end(stopped_by(*stopping.last, std::move(outcome)));
+    outcome.sentence = std::move(stopping.stop->asked_by);
+    return end(stopped_by(stopping.stop->why, std::move(outcome)));
   }
-  const auto pause = policy_.round_ended({is_own_fault, stopping.has_lost_node, stopping.uptime,
-                                          /*is_paid=*/stopping.is_paid});
+  const auto pause = policy_.round_ended(
+      {is_own_fault, stopping.has_lost_node, stopping.uptime, stopping.is_paid()});
   because(
       !is_own_fault
           ? "no worker failed by itself, or it failed because a node was lost or left: it costs "
             "no restart"
-      : stopping.is_paid
+      : stopping.is_paid()
           ? "the restart was paid when the replacement began"
           : "a worker failed by itself, and no other node was lost or left meanwhile: this "
             "costs a restart");
   if (is_own_fault) {
-    if (stopping.is_paid) in_place_ -= 1;
+    if (stopping.is_paid()) in_place_ -= 1;
     next_.after_failure = std::move(outcome.cause);
     next_.after_failure->stderr_tail.clear();
   }

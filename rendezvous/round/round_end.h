@@ -5,6 +5,15 @@
 // When a node dies, the workers of other nodes fail within milliseconds, long before the loss is
 // noticed. So if a node other than the failed one is gone by the end, the failure is a consequence
 // and costs nothing.
+//
+//   how it ends \ the failure      none, or explained by a node that is gone   the worker's own fault
+//   that may be retried (1)        next round, which costs nothing             next round, which costs a restart (2)
+//   that may not                   likewise                                    the job fails
+//   a stop, may be retried         the job is stopped                          the job is stopped
+//   a stop, may not                the job is stopped                          the job fails
+//
+//   (1) as the budget and its rules allow, or because its restart is paid; never if `retry` says so
+//   (2) nothing if it is paid
 #pragma once
 
 #include <algorithm>
@@ -15,6 +24,7 @@
 #include <set>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "rendezvous/common/clock.h"
@@ -61,13 +71,32 @@ struct StoppingRound {
   NodeId cause_node{};                      // the node of that failure
   std::vector<WorkerFailure> consequences;  // in the order in which they were reported
   int consequences_left_out = 0;
-  std::set<NodeId> gone;  // lost or left in this round
-  bool has_lost_node = false;
-  bool is_paid = false;  // a replacement of that worker was begun, which has charged the budget
-  std::string why_last;  // not empty: the cause ends the job, whatever the budget allows
-  std::optional<NodeLeaving> last;  // the leader's own node leaves, or a stop: the job ends
-  std::string asked_by;             // and the user's request for it; empty: a signal
-  std::vector<int> done;            // ranks that had ended with 0 before
+  std::set<NodeId> gone;       // lost or left in this round
+  bool has_lost_node = false;  // one of them is lost
+  std::vector<int> done;       // ranks that had ended with 0 before
+
+  // What decides whether the cause is retried.
+  struct ByBudget {};
+  struct Paid {};  // a replacement of that worker was begun, which has charged the budget
+  struct Never {   // it ends the job, whatever the budget allows
+    std::string why;
+  };
+  std::variant<ByBudget, Paid, Never> retry;
+
+  struct Stop {  // the leader's own node leaves, or a stop was asked for: no round follows
+    NodeLeaving why;
+    std::string asked_by;  // the user's request; empty: a signal
+  };
+  std::optional<Stop> stop;
+
+  bool is_paid() const { return std::holds_alternative<Paid>(retry); }
+  enum class End { kNextRound, kFailed, kStopped };
+  // `allows_retry`: the budget and its rules, for the cause.
+  End end(bool allows_retry) const {
+    const bool may_retry = is_paid() || (allows_retry && !std::holds_alternative<Never>(retry));
+    if (is_own_fault() && !may_retry) return End::kFailed;
+    return stop ? End::kStopped : End::kNextRound;
+  }
 
   // Those beyond `most` are only counted.
   void add_consequences(const std::vector<WorkerFailure>& failures, std::size_t most) {

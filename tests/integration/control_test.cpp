@@ -746,6 +746,31 @@ TEST_F(Control, EachClientHasOneQuestionOfAKindUnderWay) {
   EXPECT_EQ(ask({"status"}).code, 0);
 }
 
+// So that a crowd of them is no more work for all nodes than one.
+TEST_F(Control, ThoseThatFollowLogsShareTheQuestionsOfOne) {
+  constexpr int kFollowers = 4;
+  constexpr int kAnswers = 3;
+  Job job(ddprun({"--rdzv-id=followed", "--no-python"},
+                 {"sh", "-c", "while :; do echo a line >&2; sleep 0.01; done"}),
+          here());
+  expect_said(job, "a line");
+  std::vector<std::unique_ptr<Stranger>> followers;
+  for (int i = 0; i < kFollowers; ++i) {
+    followers.push_back(std::make_unique<Stranger>(runtime_ / "ddprun/followed.sock"));
+    ASSERT_TRUE(followers.back()->say(
+        R"({"ask":"logs","ranks":[],"lines":1,"is_final":false,"places":[],"follow":true})"
+        "\n"));
+    ASSERT_THAT(followers.back()->hear(), HasSubstr("a line"));
+  }
+  const Stranger& first = *followers.front();
+  first.hear();  // what was asked before the last one came
+  first.hear();
+  const auto begun = std::chrono::steady_clock::now();
+  for (int i = 0; i < kAnswers; ++i) ASSERT_THAT(first.hear(), HasSubstr("a line"));
+  // One alone gets an answer each 200 ms.
+  EXPECT_GE(std::chrono::steady_clock::now() - begun, kAnswers * (kFollowers - 1) * 200ms);
+}
+
 // Each of these rounds has 9 KiB of events.
 TEST_F(Control, WhoFollowsEventsAndDoesNotReadIsToldHowManyItMissed) {
   const TemporaryTree folder;

@@ -1,15 +1,17 @@
 // Files and programs whose file system is slow, or does not answer at all: system calls with their paths are delayed. The
 // agent starts workers, answers its leader and ddpctl, and ends when it is told to, as if all of them were fast.
+#include <fnmatch.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-
 #include <sys/syscall.h>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -139,29 +141,41 @@ std::string delays_open(const std::string& path, const std::string& process = "d
   return delays("openat", path, kForEver) + ",process=" + process;
 }
 
-// As the kernel has it, where a filter asks another process what to do about a call.
-// In openat() or mkdir() of a path that begins so. Other calls are answered at once, and look the same for a moment.
-bool is_held_at(pid_t pid, const std::string& path) {
-  const std::string process = "/proc/" + std::to_string(pid);
-  if (!read_file(process + "/wchan").starts_with("seccomp_do_user")) return false;
-  std::istringstream call(read_file(process + "/syscall"));
-  long number = 0;
+struct HeldCall {
+  long number = -1;  // -1: none is held
   std::uintptr_t arguments[2] = {};
-  call >> number >> std::hex >> arguments[0] >> arguments[1];
-  std::ifstream memory(process + "/mem", std::ios::binary);
-  memory.seekg(static_cast<std::streamoff>(arguments[number == SYS_openat ? 1 : 0]));
-  std::string begin(path.size(), '\0');
-  memory.read(begin.data(), static_cast<std::streamsize>(begin.size()));
-  return memory.good() && begin == path;
+};
+
+// As the kernel has it, where a filter asks another process what to do about a call.
+HeldCall held_call(pid_t pid) {
+  const std::string process = "/proc/" + std::to_string(pid);
+  HeldCall held;
+  if (!read_file(process + "/wchan").starts_with("seccomp_do_user")) return held;
+  std::istringstream call(read_file(process + "/syscall"));
+  call >> held.number >> std::hex >> held.arguments[0] >> held.arguments[1];
+  return held;
 }
 
-bool holds_a_thread_at(pid_t pid, const std::string& path) {
+// In a call with a path that fits the pattern. Other calls are answered at once, and look the same for a moment.
+bool is_held_at(pid_t pid, const std::string& pattern) {
+  const auto [number, arguments] = held_call(pid);
+  if (number < 0) return false;
+  std::ifstream memory("/proc/" + std::to_string(pid) + "/mem", std::ios::binary);
+  const bool is_first = number != SYS_openat && number != SYS_newfstatat;
+  memory.seekg(static_cast<std::streamoff>(arguments[is_first ? 0 : 1]));
+  std::string path;
+  std::getline(memory, path, '\0');
+  return ::fnmatch(pattern.c_str(), path.c_str(), 0) == 0;
+}
+
+bool is_true_of_a_thread(pid_t pid, const std::function<bool(pid_t)>& is_true) {
   std::error_code ended;
-  for (const auto& each :
-       std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/task", ended)) {
-    if (is_held_at(std::stoi(each.path().filename()), path)) return true;
-  }
-  return false;
+  return std::ranges::any_of(
+      std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/task", ended),
+      [&](const auto& each) { return is_true(std::stoi(each.path().filename())); });
+}
+bool holds_a_thread_at(pid_t pid, const std::string& path) {
+  return is_true_of_a_thread(pid, [&](pid_t thread) { return is_held_at(thread, path); });
 }
 
 class SlowFile : public ::testing::Test {
@@ -270,12 +284,84 @@ TEST_F(SlowFile, WhatIsReadBeforeTheStartHoldsUpNoSignal) {
     Job job(with_calls_denied({delays_open(file + "*"), delays("mkdir", file, kForEver)},
                               ddprun(all, worker({"stamp", tree_.path(), "wait"}))),
             setup());
-    ASSERT_TRUE(job.reaches([&] { return is_held_at(job.pid(), file); })) << job.err();
+    ASSERT_TRUE(job.reaches([&] { return is_held_at(job.pid(), file + "*"); })) << job.err();
     job.signal(SIGTERM);
     EXPECT_LE(until_the_end(job), kStopLimit) << job.err();
     EXPECT_TRUE(stamps(tree_.path(), 0).empty()) << job.err();
   }
 }
+
+TEST_F(SlowFile, ASocketForDdpctlThatIsMadeSlowlyHoldsUpNoSignal) {
+  Job job(with_calls_denied(
+              {"bind:delay=" + std::to_string(milliseconds(kForEver).count()) + ",process=ddprun"},
+              ddprun({}, worker({"stamp", tree_.path(), "wait"}))),
+          setup());
+  ASSERT_TRUE(job.reaches([&] { return held_call(job.pid()).number == SYS_bind; })) << job.err();
+  job.signal(SIGTERM);
+  EXPECT_LE(until_the_end(job), kStopLimit) << job.err();
+}
+
+TEST_F(SlowFile, ASocketForDdpctlThatIsRemovedSlowlyHoldsUpNoEnd) {
+  Job job(with_calls_denied({delays("unlinkat", "slow.sock", kForEver) + ",process=ddprun"},
+                            ddprun({"--rdzv-id=slow"}, worker({"stamp", tree_.path(), "until",
+                                                               tree_ / "go", "exit", "0"}))),
+          setup());
+  ASSERT_TRUE(runs(job, 1)) << job.err();
+  write_file(tree_ / "go", "");
+  EXPECT_LE(until_the_end(job), kStopLimit) << job.err();
+  EXPECT_EQ(job.wait(), exited(0)) << job.err();
+  EXPECT_TRUE(std::filesystem::exists(tree_ / "control/slow.sock")) << "it was not removed";
+}
+
+#ifdef DDPRUN_STANDBY_PROGRAM
+// The program waits for a rank itself, and the agent looks whether its libraries have changed since it loaded them.
+class SlowLibraries : public SlowFile {
+ protected:
+  static constexpr const char* kLibrary = "*/libc.so*";
+
+  SlowLibraries() { write_file(tree_ / "digits", "0123456789"); }
+
+  Command command(const std::string& rule) const {
+    return with_calls_denied({rule}, ddprun({"--standby=1", "--max-restarts=9", "--no-python"},
+                                            {DDPRUN_STANDBY_PROGRAM, tree_.path(), "1"}));
+  }
+  static std::string delays_look() {
+    return delays("newfstatat", kLibrary, kForEver) + ",process=ddprun";
+  }
+  JobSetup setup() const {
+    JobSetup setup = SlowFile::setup();
+    setup.environment["DDPRUN_LOG_LEVEL"] = "info";
+    return setup;
+  }
+  static bool says(Job& job, const std::string& text) {
+    return job.reaches([&] { return (job.err() + job.out()).find(text) != std::string::npos; });
+  }
+};
+
+TEST_F(SlowLibraries, ThatAreLookedForHoldUpNoQuestionAndNoSignal) {
+  const std::pair<std::string, std::string> rules[] = {
+      {delays_open("/proc/[0-9]*/maps"), "/proc/[0-9]*/maps"}, {delays_look(), kLibrary}};
+  for (const auto& [rule, path] : rules) {
+    SCOPED_TRACE(path);
+    Job job(command(rule), setup());
+    ASSERT_TRUE(says(job, "round 0 rank 0")) << job.err();
+    ASSERT_TRUE(job.reaches([&] { return holds_a_thread_at(job.pid(), path); })) << job.err();
+    expect_that_it_can_be_asked_and_stopped(job);
+  }
+}
+
+// The first look is when they are loaded, the second before a restart, which waits two seconds for it.
+TEST_F(SlowLibraries, BeforeARestartHoldUpNoQuestionAndAreTakenForChanged) {
+  Job job(command(delays_look() + ",nth=2"), setup());
+  ASSERT_TRUE(says(job, "1 waits for a restart")) << job.err();
+  ::kill(job.workers().at(0), SIGKILL);
+  ASSERT_TRUE(job.reaches([&] { return holds_a_thread_at(job.pid(), kLibrary); })) << job.err();
+  EXPECT_EQ(run_to_its_end(ddpctl({"status"}), setup()).code, 0) << job.err();
+  EXPECT_TRUE(says(job, "round 1 rank 0")) << job.err();
+  EXPECT_THAT(job.out(), Not(HasSubstr("forked"))) << job.out();
+  EXPECT_EQ(job.wait(), exited(0)) << job.err();
+}
+#endif
 
 }  // namespace
 }  // namespace ddprun::test

@@ -68,7 +68,8 @@ plant(LeaderIsMissedForEver ${agent}
 set(replacements rendezvous/round/replacements.h)
 plant(ReplacementCostsNothing rendezvous/round/restart_policy.h "history_.restarts += 1" "history_.restarts += 0")
 plant(RestartAfterAReplacementIsChargedAgain rendezvous/round/restart_policy.h "end.is_paid ? 0 : 1" "1")
-plant(ReplacementThatFailedHasNotPaid ${leader} "stopping.is_paid = true" "stopping.is_paid = false")
+plant(ReplacementThatFailedHasNotPaid ${leader} "stopping.retry = StoppingRound::Paid{}"
+      "stopping.retry = StoppingRound::ByBudget{}")
 plant(ReplacesWhoHasCommittedNothing ${replacements} "failed.committed <= 0" "false")
 plant(ReplacesWithoutAStandby ${replacements} "!failed.has_standby" "false")
 plant(ReplacesThoughOthersCannotRecover ${replacements} "can_recover.size() != now.nodes" "false")
@@ -76,7 +77,7 @@ plant(ReplacesThoughNoneHasTheState ${replacements}
       "std::cmp_equal(without_state(failed).size(), now.world_size)" "false")
 plant(ReplacesThoughANodeMayBeLost ${leader} "std::ranges::all_of(members_.group(), is_connected)" "true")
 plant(PoisonStepIsTriedForEver ${replacements} "before->second.committed == failed.committed" "false")
-plant(PoisonStepIsRestarted ${leader} "stopping.why_last.empty()" "true")
+plant(PoisonStepIsRestarted rendezvous/round/round_end.h "!std::holds_alternative<Never>(retry)" "true")
 plant(AnyGenerationCounts ${replacements} "in != generation" "false")
 plant(NodesOfTheGenerationBeforeCount ${replacements} "under_way->regrouped.clear()" "void()")
 plant(OneNodeRegroupsForAll ${replacements} "under_way->regrouped.size() == nodes"

@@ -2,9 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <cstddef>
-#include <vector>
-
 namespace ddprun::agent {
 namespace {
 
@@ -41,39 +38,6 @@ TEST(WaitCore, AnotherNodeThanTheFirstNeverAsksAll) {
 TEST(WaitCore, ANodeThatHasAllRanksAsksNobody) {
   WaitCore core;
   EXPECT_EQ(core.look(kNow, {.has_all_ranks = true, .has_waited = true}), Action::kJudgeAlone);
-}
-
-// Each word to the first node passes the leader: two messages. A question to all is answered by all: three for each node.
-TEST(WaitCore, MessagesOfAJobThatWaitsGrowWithItsNodesOnly) {
-  constexpr int kNodes = 512;
-  constexpr auto kWait = 10min;
-  for (const bool waits_at_first_node : {true, false}) {
-    std::vector<WaitCore> nodes(kNodes);
-    std::size_t messages = 0;
-    int judged = 0;
-    for (auto now = kNow; now < kNow + kWait; now += 1s) {
-      bool is_told = false;
-      for (int rank = 0; rank < kNodes; ++rank) {
-        const bool has_waited = rank > 0 || waits_at_first_node;
-        switch (nodes[static_cast<std::size_t>(rank)].look(
-            now, {.node_rank = rank, .has_waited = has_waited})) {
-          case Action::kTellFirst:
-            messages += 2;
-            is_told = true;
-            break;
-          case Action::kAskAll:
-            messages += 3 * kNodes;
-            judged += 1;
-            break;
-          default:
-            break;
-        }
-      }
-      if (is_told) nodes[0].told(now + 100ms);
-    }
-    EXPECT_LE(messages, 5UL * kNodes * 600);
-    EXPECT_GE(judged, 599);
-  }
 }
 
 }  // namespace
