@@ -1,8 +1,9 @@
-// The example resume_elastic does what its first comment says: dies, is started again, shrinks and
-// grows, and ends with the line that it states.
+// The example resume_elastic does what its first comment says: loses a worker, is started again, shrinks and
+// grows, and ends with the line that it states. (record_steps.cpp, in its program, kills the worker and holds the steps.)
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,9 @@ Command resume_elastic(const std::string& folder, const std::vector<std::string>
   return command;
 }
 
+// The last rank dies before this step, in the job's first life.
+const std::map<std::string, std::string> kDies{{"DDPRUN_DEATHS", "batch:63:1"}};
+
 std::string last_line_of(const std::string& text) {
   const std::size_t end = text.find_last_not_of('\n');
   if (end == std::string::npos) return "";
@@ -40,17 +44,17 @@ auto ends_well(const std::string& worlds) {
 
 TEST(ResumeElastic, GoesOnAfterTheDeathOfAWorker) {
   const TemporaryTree folder;
-  Job job(ddprun({"--nproc-per-node=2", "--max-restarts=3"},
-                 resume_elastic(folder.path(), {"--die-at=62"})));
+  Job job(ddprun({"--nproc-per-node=2", "--max-restarts=3"}, resume_elastic(folder.path())),
+          {.environment = kDies});
   ASSERT_EQ(job.wait(kTime), exited(0)) << job.err();
-  EXPECT_THAT(job.err(), HasSubstr("rank 1 kills itself after step 62"));
+  EXPECT_THAT(job.err(), HasSubstr("rank 1 dies: batch"));
   EXPECT_THAT(last_line_of(job.out()), ends_well("2 -> 2")) << job.out();
 }
 
 TEST(ResumeElastic, GoesOnWithAnotherNumberOfRanks) {
   const TemporaryTree folder;
   {
-    Job dies(ddprun({"--nproc-per-node=2"}, resume_elastic(folder.path(), {"--die-at=62"})));
+    Job dies(ddprun({"--nproc-per-node=2"}, resume_elastic(folder.path())), {.environment = kDies});
     EXPECT_NE(dies.wait(kTime), exited(0)) << dies.err();
   }
   Job job(ddprun({"--nproc-per-node=3"}, resume_elastic(folder.path())));
@@ -64,10 +68,12 @@ TEST(ResumeElastic, DiesAndGrows) {
   Cluster cluster({.nnodes = "1:2",
                    .nproc = 2,
                    .options = {"--max-restarts=3"},
-                   .environment = {{"OMP_NUM_THREADS", "1"}},
-                   .program = resume_elastic(folder.path(), {"--die-at=62", "--pause-ms=50"})});
+                   .environment = {{"OMP_NUM_THREADS", "1"},
+                                   {"DDPRUN_DEATHS", "batch:63:1"},
+                                   {"DDPRUN_HOLD_AT", "80:2"}},
+                   .program = resume_elastic(folder.path())});
   cluster.start(0);
-  ASSERT_TRUE(eventually([&] { return last_step_in(folder.path()) >= 80; }, seconds(60)))
+  ASSERT_TRUE(eventually([&] { return last_step_in(folder.path()) >= 75; }, seconds(60)))
       << cluster.told();
   cluster.start(1);
   EXPECT_THAT(cluster.wait(kTime), Each(Pair(_, exited(0)))) << cluster.told();

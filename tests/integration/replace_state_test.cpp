@@ -85,10 +85,12 @@ TEST_P(DifferenceOfRanks, IsToldAndAllBeginAnew) {
 }
 INSTANTIATE_TEST_SUITE_P(
     Ways, DifferenceOfRanks,
-    ::testing::Values(Difference{"rate_from_own_counter", "option lr of parameter group 0 is 0.00"},
-                      Difference{"schedule_not_kept", "option lr of parameter group 0 is 0.00"},
-                      Difference{"one_element",
-                                 "model.first.weight is [8, 8] float with the sum "}),
+    ::testing::Values(
+        Difference{"rate_from_own_counter", "option lr of parameter group 0 is 0.00"},
+        Difference{"schedule_not_kept", "option lr of parameter group 0 is 0.00"},
+        Difference{"part_restored_by_half",
+                   "rank's own part 0 given to keep() is not restored by rank 0 on rank 0"},
+        Difference{"one_element", "model.first.weight is [8, 8] float with the sum "}),
     ::testing::PrintToStringParamName());
 
 }  // namespace

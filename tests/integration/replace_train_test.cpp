@@ -279,13 +279,31 @@ TEST(ReplaceTrainTest, TellsWhyAProgramCannotBeReplacedInPlace) {
        "its optimizer (ddprun::test::(anonymous namespace)::SignDescent) is none whose state"},
       {"sparse", "optimizer.embedding.weight.momentum_buffer is a sparse tensor"},
       {"late_buffer", "a step changes a buffer or draws random numbers after its backward()"},
-      {"late_random", "a step changes a buffer or draws random numbers after its backward()"}};
+      {"late_random", "a step changes a buffer or draws random numbers after its backward()"},
+      // For the first time in the fifth step.
+      {"later_value", "a step changes what was given to Recoverable::keep() after its backward()"},
+      {"later_buffer", "a step changes a buffer or draws random numbers after its backward()"},
+      {"later_random", "a step changes a buffer or draws random numbers after its backward()"}};
   for (const auto& [way, why] : whys) {
     Job job(ddprun({"--nproc-per-node=2", "--standby=auto", "--max-restarts=1", "--no-python"},
                    {DDPRUN_UNREPLACEABLE, way}));
     EXPECT_EQ(job.wait(kTime), exited(0)) << job.err();
     EXPECT_THAT(job.err(), HasSubstr("cannot be replaced in place: " + std::string(why)));
   }
+}
+
+// Also where ranks are not replaced: alone, and without ddprun.
+TEST(ReplaceTrainTest, AWriteIntoATensorThatAStepWasGivenAsConstIsAnError) {
+  const std::string what =
+      "the function of Recoverable::run() writes into a tensor of its argument 4, which it was "
+      "given as const";
+  Job job(ddprun({"--nproc-per-node=2", "--standby=auto", "--max-restarts=1", "--no-python"},
+                 {DDPRUN_UNREPLACEABLE, "const_tensor"}));
+  EXPECT_EQ(job.wait(kTime), exited(2)) << job.err();
+  EXPECT_THAT(job.err(), HasSubstr(what));
+  Job alone({DDPRUN_UNREPLACEABLE, "const_tensor"});
+  EXPECT_EQ(alone.wait(kTime), exited(2)) << alone.err();
+  EXPECT_THAT(alone.err(), HasSubstr(what));
 }
 
 // Gloo's connections with TLS have another class, whose calls end in the same way.

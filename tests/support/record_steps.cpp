@@ -5,10 +5,15 @@
 //   DDPRUN_RECORD_SAMPLES=NAME   NAME.rank<N>: "<step> <epoch> <world size> <consumed before> <sample> … ." before each step. A
 //                                line without the point is from a process that was killed while it wrote the line
 //
+//   DDPRUN_HOLD_AT=STEP:WORLD    waits before this step while the job has so many ranks: until another round begins, in which a
+//                                test has more of them
+//
 // The rank also dies where a test says (death.h): "batch" is between two steps, "forward" in a step, before the forward.
 //
 // The linker leads the program's calls of four functions of worker_lib here (--wrap), by their symbols; so the example
 // itself has nothing for tests.
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -55,6 +60,15 @@ File file_of_rank(const char* variable, int rank) {
   return file;
 }
 
+// Where it waits to be ended; 0: nowhere.
+std::int64_t step_of_hold(int world_size) {
+  const char* const text = std::getenv("DDPRUN_HOLD_AT");
+  long long step = 0;
+  int held_size = 0;
+  if (text == nullptr || std::sscanf(text, "%lld:%d", &step, &held_size) != 2) return 0;
+  return held_size == world_size ? step : 0;
+}
+
 std::int64_t last_step = 0;      // that the program has reported, or resumed from
 std::int64_t batches_begun = 0;  // in this process, for a program that reports no steps
 
@@ -99,6 +113,10 @@ Batch wrapped_next(DistributedSampler* self, std::size_t batch_size) {
   }
   death::at_step(std::max(last_step + 1, ++batches_begun));
   death::reach("batch");
+  static const std::int64_t held = step_of_hold(self->num_replicas());
+  if (held > 0 && last_step + 1 >= held) {
+    for (;;) ::pause();
+  }
   return batch;
 }
 

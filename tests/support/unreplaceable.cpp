@@ -65,6 +65,16 @@ void one_step(Loop& loop, Model& model, torch::optim::Optimizer& optimizer) {
   loop.losses.push_back(loss.item<double>());
 }
 
+// A sum that is kept by hand outside of what the step is given to change.
+void step_that_writes_into_const(Loop& /*loop*/, Model& model, torch::optim::Optimizer& optimizer,
+                                 const torch::Tensor& sum) {
+  optimizer.zero_grad();
+  const torch::Tensor loss = model(torch::tensor({1, 2})).sum();
+  sum.add_(loss.detach());
+  loss.backward();
+  optimizer.step();
+}
+
 void train(Context& context, const std::string& way) {
   DdpOptions options;
   if (way == "hook") options.comm_hook = fp16_compress_hook();
@@ -87,17 +97,26 @@ void train(Context& context, const std::string& way) {
     torch::optim::SGD other(model.parameters(), SGDOptions(0.1));
     return recoverable.run(loop, one_step, model, other);
   }
+  if (way == "const_tensor") {
+    return recoverable.run(loop, step_that_writes_into_const, model, *optimizer, torch::zeros({}));
+  }
+  std::int64_t made = 0;
   const auto step = [&] {
     recoverable.step([&] {
       optimizer->zero_grad();
       model(torch::tensor({1, 2})).sum().backward();
       optimizer->step();
-      if (way == "late_value") ++steps;
-      if (way == "late_buffer") model->calls.add_(1);
-      if (way == "late_random") torch::rand({1});
+      const bool is_fifth = made == 4;
+      if (way == "late_value" || (way == "later_value" && is_fifth)) ++steps;
+      if (way == "late_buffer" || (way == "later_buffer" && is_fifth)) model->calls.add_(1);
+      if (way == "late_random" || (way == "later_random" && is_fifth)) torch::rand({1});
     });
+    ++made;
   };
   step();
+  if (way.starts_with("later")) {
+    while (made < 6) step();
+  }
   if (way == "join") {
     model.join([&] { step(); });
   } else if (way == "backward") {

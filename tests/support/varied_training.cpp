@@ -91,6 +91,16 @@ void train_with_a_struct(Context& context, Recoverable& recoverable, Model& mode
   }
 }
 
+// Each attempt at a step counts; load_state_dict() forgets to set half of it.
+struct Halfway final : Stateful {
+  std::int64_t steps = 0;
+  std::int64_t samples = 0;
+  std::string state_dict() const override {
+    return std::to_string(steps) + " " + std::to_string(samples);
+  }
+  void load_state_dict(const std::string& state) override { steps = std::stoll(state); }
+};
+
 std::shared_ptr<Net> make_net(bool remembers_inputs) {
   torch::manual_seed(1);
   return std::make_shared<Net>(remembers_inputs);
@@ -130,6 +140,8 @@ void train(Context& context, const std::string& way) {
   }
   std::int64_t step = 0;
   recoverable.keep(step);
+  Halfway halfway;
+  if (way == "part_restored_by_half") recoverable.keep(halfway);
   torch::manual_seed(10 + static_cast<std::uint64_t>(context.rank()));
   recoverable.join();
   bool is_to_change = way == "one_element" && step > 0;  // this process has taken a place
@@ -146,6 +158,7 @@ void train(Context& context, const std::string& way) {
         auto& options = static_cast<AdamWOptions&>(optimizer.param_groups()[0].options());
         options.betas({std::get<0>(options.betas()) * 0.98, 0.99});
       }
+      ++halfway.steps, halfway.samples += 4;
       const Tensor targets = torch::ones({4, 1}) * scale;
       (model(torch::randn({4, 8})) - targets).square().mean().backward();
       if (scale.grad().defined()) context.all_reduce(scale.mutable_grad());

@@ -1,36 +1,35 @@
-// A training that outlives its workers and takes in new ones: a worker kills itself on purpose, and
-// later the job grows; each time the training goes on from the checkpoint, with as many ranks as
-// there are then, and takes the same course, since the batch of a step is divided among the ranks.
+// A training that outlives its workers and takes in new ones: a worker is killed, and later the job grows; each time the
+// training goes on from the checkpoint, with as many ranks as there are then, and takes the same course, since the batch of
+// a step is divided among the ranks.
 //
 //   resume_elastic                                   alone
 //
-// Dies and is started again (the last rank kills itself after step 60, in the job's first life):
+// To try it, train for longer (--epochs 5000), and end one of the workers while it trains: `ddpctl status` has their process
+// ids, `kill -9` ends one of them. It is started again:
 //
-//   ddprun --nproc-per-node=2 --max-restarts=3 resume_elastic --checkpoint-dir ckpt --die-at 60
+//   ddprun --nproc-per-node=2 --max-restarts=3 resume_elastic --checkpoint-dir ckpt --epochs 5000
 //
-// Dies and goes on with another number of ranks:
+// Without --max-restarts the job ends then, and the next one goes on with another number of ranks:
 //
-//   ddprun --nproc-per-node=2 resume_elastic --checkpoint-dir ckpt --die-at 60
-//   ddprun --nproc-per-node=3 resume_elastic --checkpoint-dir ckpt
+//   ddprun --nproc-per-node=3 resume_elastic --checkpoint-dir ckpt --epochs 5000
 //
-// Grows while it trains: the first command in one terminal (on one host), the same again in another
-// one (or on another host, with the first one's name for localhost). --pause-ms leaves time for it:
+// Grows while it trains: the first command in one terminal (on one host), the same again in a
+// second one (or on a second host, with the first one's name for localhost):
 //
 //   ddprun --nnodes=1:2 --nproc-per-node=2 --max-restarts=3 --rdzv-backend=c10d
 //       --rdzv-endpoint=localhost:29400 --rdzv-conf=last_call_timeout=1
-//       resume_elastic --checkpoint-dir ckpt --die-at 60 --pause-ms 50
+//       resume_elastic --checkpoint-dir ckpt --epochs 5000
 //
-// Last line on stdout, here of the one that died once and grew:
+// Last line on stdout, here of one with 15 epochs (the default) that has lost a worker and grown:
 //   accuracy 97.4 % after 300 steps by 2 -> 2 -> 4 ranks        (about this)
-#include <signal.h>
 #include <torch/nn.h>
-#include <unistd.h>
 
 #include <CLI/CLI.hpp>
-#include <chrono>
+#include <cstdint>
 #include <cstdio>
+#include <memory>
 #include <string>
-#include <thread>
+#include <vector>
 
 #include "ddprun/checkpoint.h"
 #include "ddprun/ddp.h"
@@ -53,8 +52,6 @@ struct Settings {
   std::int64_t batch_size = 96;  // of a step, over all ranks
   std::string checkpoint_dir;
   std::int64_t checkpoint_every = 5;  // steps
-  std::int64_t die_at = 0;            // step; 0: nobody does
-  std::int64_t pause_ms = 0;
 };
 
 // Which points of a square lie within a circle?
@@ -140,19 +137,7 @@ class Training {
       if (checkpoints_ && at_.step % settings_.checkpoint_every == 0) {
         checkpoints_->save(model_, optimizer_, at_);
       }
-      die_if_due();
-      std::this_thread::sleep_for(std::chrono::milliseconds(settings_.pause_ms));
     }
-  }
-
-  // As the kernel kills a process when memory runs out: no farewell.
-  void die_if_due() const {
-    const bool is_first_life = context_.environment().restart_count == 0;
-    if (at_.step != settings_.die_at || !is_first_life) return;
-    if (context_.rank() != context_.world_size() - 1) return;
-    std::fprintf(stderr, "rank %d kills itself after step %lld\n", context_.rank(),
-                 static_cast<long long>(at_.step));
-    ::kill(::getpid(), SIGKILL);
   }
 
   double measure() {
@@ -189,11 +174,6 @@ int main(int argc, char** argv) {
                  "save there, and continue from what is there");
   app.add_option("--checkpoint-every", settings.checkpoint_every, "steps")
       ->check(CLI::PositiveNumber);
-  app.add_option("--die-at", settings.die_at,
-                 "the last rank kills itself after this step, in the first life; 0: never")
-      ->check(CLI::NonNegativeNumber);
-  app.add_option("--pause-ms", settings.pause_ms, "after each step, to have time to look on")
-      ->check(CLI::NonNegativeNumber);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

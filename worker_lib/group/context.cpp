@@ -180,7 +180,7 @@ Context::Context(Environment environment, c10::intrusive_ptr<c10d::Store> store,
       link_(AgentLink::open(environment_.link_fd, environment_.link_page_fd)),
       leave_vote_(std::make_unique<LeaveVote>(link_ != nullptr)),
       store_(std::move(store)) {
-  if (options.ignore_sigpipe) detail::ignore_sigpipe();
+  if (options.ignore_sigpipe.value_or(false)) detail::ignore_sigpipe();
   if (link_) link_->enter(WorkerPhase::kJoining);
   const auto begun = std::chrono::steady_clock::now();
   const Backend backend = choose_backend(options.backend, options.device);

@@ -1,5 +1,6 @@
 #include "ddprun/run.h"
 
+#include <c10/util/ScopeExit.h>
 #include <c10/util/Type.h>
 #include <unistd.h>
 
@@ -179,9 +180,10 @@ int run(int argc, char** argv, const ContextOptions& options, const std::functio
   running_program = argc > 0 ? argv[0] : "program";
   is_reported = false;
   handler_before = std::set_terminate(terminated);
+  const auto is_over = c10::make_scope_exit([] { std::set_terminate(handler_before); });
   try {
     if (options.nproc_per_node > 0) start_own_workers(argc, argv, options);
-    ignore_sigpipe();
+    if (options.ignore_sigpipe.value_or(true)) ignore_sigpipe();
     return joined();
   } catch (...) {
     return report_current();

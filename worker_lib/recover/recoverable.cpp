@@ -105,8 +105,7 @@ void append_tensors(ByteWriter& writer, const std::vector<Tensor>& tensors) {
 
 // A module's member may be a reference to its buffer's place, so that an assignment gives it another tensor, also of other
 // sizes: all are looked up each time.
-void append_buffers(ByteWriter& writer, const torch::nn::Module& module) {
-  const std::vector<Tensor> buffers = module.buffers();
+void append_buffers(ByteWriter& writer, const std::vector<Tensor>& buffers) {
   writer.count(buffers.size());
   for (const Tensor& buffer : buffers) {
     Codec<std::int8_t>::write(writer, static_cast<std::int8_t>(buffer.scalar_type()));
@@ -191,8 +190,11 @@ void broadcast_all(Group& group, const std::vector<Tensor>& tensors, int source)
   broadcast_together(group, together, source);
 }
 
-// The first ones, in which check_step() looks for what cannot be recovered.
-constexpr int kStepsWatched = 3;
+// The first steps, in which a change that is not carried is an error, and contents of buffers are compared where later steps
+// compare marks.
+constexpr int kFirstSteps = 3;
+
+constexpr char kOwnPart[] = "rank's own part ";
 
 // Of a GPU: it has its own numbers, and its state is a few bytes. A Generator is a handle.
 std::string state_of(at::Generator generator) {
@@ -213,10 +215,14 @@ void put_back(at::Generator generator, std::string_view state) {
 }  // namespace
 
 struct Recoverable::Parts final : RecoverableState {
-  // What append_to() had last for this rank only, while a step is watched.
+  // What append_to() had last for this rank only.
   struct Own {
-    std::string of_process;  // buffers, random numbers, …
-    std::string kept;
+    bool is_of_this_attempt = false;
+    std::string of_process;  // random numbers, …
+    detail::TensorMarks marks_of_buffers;
+    std::string buffers;
+    std::string values;
+    std::string parts;
   };
 
   Parts(Context& its_context, torch::nn::Module& its_module, GradientReducer& its_reducer,
@@ -235,27 +241,40 @@ struct Recoverable::Parts final : RecoverableState {
   }
 
   void append_to(std::string& state) override {
-    const std::size_t begin = state.size();
-    const GeneratorState generator = GeneratorState::of_this_process();
     ByteWriter writer(state);
+    const std::size_t begin = state.size();
+    append_process(writer);
+    const std::size_t begin_of_buffers = state.size();
+    const std::vector<Tensor> buffers = module.buffers();
+    append_buffers(writer, buffers);
+    const std::size_t begin_of_values = state.size();
+    append_values(writer);
+    const std::size_t begin_of_parts = state.size();
+    append_parts(writer);
+    last_own.is_of_this_attempt = true;
+    last_own.of_process.assign(state, begin, begin_of_buffers - begin);
+    last_own.marks_of_buffers = detail::marks_of(buffers);
+    last_own.buffers.assign(state, begin_of_buffers, begin_of_values - begin_of_buffers);
+    last_own.values.assign(state, begin_of_values, begin_of_parts - begin_of_values);
+    last_own.parts.assign(state, begin_of_parts);
+    // After the parts: one that moves the options (a schedule) has set its own of that moment.
+    append_options(writer, optimizer);
+    for (Stateful* const part : replicated) Codec<std::string>::write(writer, part->state_dict());
+  }
+  void append_process(ByteWriter& writer) const {
+    const GeneratorState generator = GeneratorState::of_this_process();
     writer.bytes(&generator, sizeof generator);
     if (of_gpu.defined()) Codec<std::string>::write(writer, state_of(of_gpu));
     const LeaveVote::State vote = ContextAccess::leave_vote(context).state();
     writer.bytes(&vote, sizeof vote);
     const bool must_broadcast = reducer.must_broadcast_buffers();
     writer.bytes(&must_broadcast, sizeof must_broadcast);
-    append_buffers(writer, module);
-    const std::size_t begin_of_kept = state.size();
+  }
+  void append_values(ByteWriter& writer) const {
     for (const auto& [data, size] : values) writer.bytes(data, size);
+  }
+  void append_parts(ByteWriter& writer) const {
     for (const auto& part : own) Codec<std::string>::write(writer, part->state_dict());
-    if (is_watched) {
-      const std::string_view all(state);
-      last_own = {std::string(all.substr(begin, begin_of_kept - begin)),
-                  std::string(all.substr(begin_of_kept))};
-    }
-    // After the parts: one that moves the options (a schedule) has set its own of that moment.
-    append_options(writer, optimizer);
-    for (Stateful* const part : replicated) Codec<std::string>::write(writer, part->state_dict());
   }
 
   void restore(std::string_view state, bool with_replicated) override {
@@ -272,7 +291,11 @@ struct Recoverable::Parts final : RecoverableState {
     reducer.set_must_broadcast_buffers(must_broadcast);
     restore_buffers(reader, module);
     for (const auto& [data, size] : values) reader.bytes(data, size);
-    for (const auto& part : own) part->load_state_dict(Codec<std::string>::read(reader));
+    for (std::size_t i = 0; i < own.size(); ++i) {
+      const std::string text = Codec<std::string>::read(reader);
+      own[i]->load_state_dict(text);
+      if (own[i]->state_dict() != text) not_restored.insert(i);
+    }
     restore_options(reader, optimizer);
     for (Stateful* const part : replicated) {
       const std::string text = Codec<std::string>::read(reader);
@@ -297,6 +320,7 @@ struct Recoverable::Parts final : RecoverableState {
     if (const std::string sparse = first_sparse(tensors); !sparse.empty()) throw UsageError(sparse);
     comparison.emplace();
     compared_from = -1;
+    not_restored.clear();
     if (is_source) {
       for (const auto& [name, tensor] : tensors) {
         description.tensors.push_back(
@@ -355,14 +379,13 @@ struct Recoverable::Parts final : RecoverableState {
 
   // Around one attempt at a step.
   void make(const std::function<void()>& f) {
-    is_watched = steps_watched < kStepsWatched;
-    last_own.reset();
+    last_own.is_of_this_attempt = false;
     f();
     recovery->await_queued_calls();  // calls after the last backward()
-    if (is_watched) check_step();
-    is_watched = false;
+    const std::string why_not = check_step();
     note_options_after_step();
     if (comparison) compare();
+    if (!why_not.empty()) recovery->refuse(why_not);
   }
 
   void note_options_after_step() {
@@ -375,31 +398,46 @@ struct Recoverable::Parts final : RecoverableState {
     restore_options(reader, optimizer);
   }
 
-  // What would be lost with a rank that dies, without a word.
-  void check_step() {
-    ++steps_watched;
-    if (!recovery->may_recover()) return;
-    const std::optional<Own> before = std::exchange(last_own, std::nullopt);
-    std::string now;
-    append_to(now);
-    if (before && before->kept != last_own->kept) {
-      throw UsageError(
-          "a step changes what was given to Recoverable::keep() after its backward(), and a rank "
-          "that dies then would "
-          "continue without the change: change it before backward() or after Recoverable::step(), "
-          "or use "
-          "keep_replicated()");
+  // A sentence on what would be lost with a rank that dies, without a word; empty: nothing.
+  std::string check_step() {
+    const bool is_first = steps_made < kFirstSteps;
+    steps_made += is_first ? 1 : 0;
+    if (!recovery->may_recover()) return {};
+    if (is_first) {
+      std::string sparse =
+          first_sparse(state_of(with_parameters_beside(module, optimizer), optimizer));
+      if (!sparse.empty()) return sparse;
     }
-    if (const std::string why = why_not(before); !why.empty()) recovery->refuse(why);
-  }
-  std::string why_not(const std::optional<Own>& before) const {
-    const std::string sparse =
-        first_sparse(state_of(with_parameters_beside(module, optimizer), optimizer));
-    if (!sparse.empty()) return sparse;
-    if (!before || before->of_process == last_own->of_process) return {};
+    if (!last_own.is_of_this_attempt) return {};  // the step has given nothing to others
+    const auto is_still = [this](const std::string& before, const auto& append) {
+      scratch.clear();
+      ByteWriter writer(scratch);
+      append(writer);
+      return scratch == before;
+    };
+    // A part may have to wait for the GPU to say its state, as the Trainer's does.
+    const bool are_parts_compared = is_first || context.device().is_cpu();
+    if (!is_still(last_own.values, [this](ByteWriter& writer) { append_values(writer); }) ||
+        (are_parts_compared &&
+         !is_still(last_own.parts, [this](ByteWriter& writer) { append_parts(writer); }))) {
+      const std::string why =
+          "a step changes what was given to Recoverable::keep() after its backward(), and a rank "
+          "that dies then would continue without the change: change it before backward() or after "
+          "Recoverable::step(), or use keep_replicated()";
+      if (is_first) throw UsageError(why);
+      return why;
+    }
+    const std::vector<Tensor> buffers = module.buffers();
+    const bool are_buffers_compared =
+        is_first || last_own.marks_of_buffers != detail::marks_of(buffers);
+    if (is_still(last_own.of_process, [this](ByteWriter& writer) { append_process(writer); }) &&
+        (!are_buffers_compared || is_still(last_own.buffers, [&buffers](ByteWriter& writer) {
+          append_buffers(writer, buffers);
+        }))) {
+      return {};
+    }
     return "a step changes a buffer or draws random numbers after its backward(): do it before "
-           "backward() or after "
-           "Recoverable::step()";
+           "backward() or after Recoverable::step()";
   }
 
   // Steps may have given them other sizes than the set-up did.
@@ -430,6 +468,13 @@ struct Recoverable::Parts final : RecoverableState {
       compared.emplace_back("part " + std::to_string(i) + " that was given to keep_replicated()",
                             replicated[i]->state_dict());
     }
+    for (std::size_t i = 0; i < own.size(); ++i) {
+      // With the rank, so that it differs also where no rank has restored it.
+      compared.emplace_back(kOwnPart + std::to_string(i) + " given to keep()",
+                            not_restored.contains(i)
+                                ? "not restored by rank " + std::to_string(context.rank())
+                                : "restored");
+    }
     SharedStateComparison::Result result;
     try {
       result = comparison->next(context, compared, [this] {
@@ -446,7 +491,9 @@ struct Recoverable::Parts final : RecoverableState {
     std::string why = result.difference + " in step " + std::to_string(step) +
                       " of this round, after a rank was replaced in step " +
                       std::to_string(compared_from);
-    if (!result.is_of_tensors) {
+    if (result.difference.starts_with(kOwnPart)) {
+      why += ": load_state_dict() must restore all that state_dict() says";
+    } else if (!result.is_of_tensors) {
       why += ": give Recoverable::keep() what the loop computes it from";
     } else if (step > compared_from) {
       why += "; a checkpoint that was saved since then is suspect";
@@ -470,9 +517,10 @@ struct Recoverable::Parts final : RecoverableState {
   std::string options_after_step;                   // the last one that is over
   std::optional<SharedStateComparison> comparison;  // since the last replacement
   std::int64_t compared_from = -1;                  // the number of the step
-  int steps_watched = 0;
-  bool is_watched = false;
-  std::optional<Own> last_own;
+  std::set<std::size_t> not_restored;               // parts in `own`, since then
+  int steps_made = 0;                               // at most kFirstSteps
+  Own last_own;
+  std::string scratch;
 };
 
 Recoverable::Recoverable(Context& context, torch::nn::Module& module, GradientReducer& reducer,
@@ -504,6 +552,18 @@ void Recoverable::check_is_carried(const void* place, const char* what) const {
   throw UsageError(std::string("Recoverable::run() was given ") + what +
                    " that this Recoverable does not carry: give it to keep() or keep_replicated() "
                    "before join()");
+}
+
+void Recoverable::check_const(const std::vector<detail::TensorMarks>& now,
+                              const std::vector<detail::TensorMarks>& before) {
+  const auto changed = std::ranges::mismatch(now, before).in1;
+  if (changed == now.end()) return;
+  constexpr std::ptrdiff_t kFirst = 2;  // after the state
+  throw UsageError("the function of Recoverable::run() writes into a tensor of its argument " +
+                   std::to_string(changed - now.begin() + kFirst) +
+                   ", which it was given as const, and a step that is made again would find what "
+                   "the first attempt has written: write into a copy, into the state, or into a "
+                   "buffer of the model");
 }
 
 namespace {

@@ -66,8 +66,8 @@ struct ContextOptions {
   bool keep_freed_memory = false;
   // SIGPIPE, of the whole process, is ignored if it has its default action. Gloo and LibTorch's store write to
   // sockets without asking for no signal: when a peer ends at the wrong moment, a process with the default action
-  // ends without a word. Python ignores it, and run() does.
-  bool ignore_sigpipe = false;
+  // ends without a word. Python ignores it. Without a value run() ignores it, and a Context by itself does not.
+  std::optional<bool> ignore_sigpipe = {};
   // Every rank's log lines, from info on, also into a file there (log.h); also by DDPRUN_LOG_DIR.
   std::string log_folder = {};
   // With ddprun --standby, in a program that is linked with ddprun::standby: the processes of a restart are forked

@@ -13,13 +13,14 @@
 //
 //   return ddprun::run(argc, argv, train, {.nproc_per_node = 4});  // ./train
 //
-// SIGPIPE is ignored if it has its default action (ContextOptions::ignore_sigpipe says why).
+// What it changes in the process: SIGPIPE is ignored if it has its default action, unless ContextOptions::ignore_sigpipe is
+// false (it says why); while run() runs, std::terminate calls a handler of its own and then the one before.
 //
 // Exit code: what f returns (0 if it returns nothing); 2 for a UsageError, before or in f; 1 for
 // any other exception. What f throws is also told to the other ranks, whose own failure then says
 // which rank it was and why; an error of a connection that f lets through is made into a Failure
 // that names the missing rank. When a thread of LibTorch lets an exception escape, which ends the
-// process by SIGABRT, the error file and the others get its text too.
+// process by SIGABRT, the error file and the others get its text too (by the handler of std::terminate).
 //
 // Under `ddprun --standby` the workers of a restart of a program that is linked with ddprun::standby may be forks of one
 // process that has run the program up to its first Context, without a rank. ContextOptions::can_be_standby = false prevents it;

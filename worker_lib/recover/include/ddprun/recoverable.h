@@ -31,14 +31,16 @@
 // beginning: the state kept, the module's buffers, the optimizer's options and the random numbers are put back, gradients
 // are cleared.
 // What it changes besides must be the same when it is done twice, or be kept. What is kept must have its new
-// value before backward(): a rank may die after it has given its gradients, and the step counts. In the first steps it is
-// an error (UsageError) to change it later. After the
+// value before backward(): a rank may die after it has given its gradients, and the step counts. It is an error (UsageError)
+// to change it later in one of the first steps; where a later step does so for the first time, ddprun says so, and ranks are
+// not replaced in place from there on. After the
 // optimizer's step no call that waits for others: make it after step(), where it is made again by itself.
 // Nothing of it is kept on a thread of your own.
 //
 // run() is step() in a form in which the compiler sees what a step may change. All that the loop counts is one struct,
 // which is kept as a whole, and the function has no captures: it gets the struct, the model, the optimizer and kept parts
-// as they are, and everything else as const.
+// as they are, and everything else as const. To write into a const Tensor compiles, and is found in each step (UsageError), with
+// and without ddprun; tensor_marks.h says in which values.
 //
 //   struct Loop {
 //     std::int64_t epoch = 0, consumed = 0, step = 0;
@@ -65,7 +67,8 @@
 // options and replicated parts, and in the first steps (8 at most, 64 MiB in each if that is enough) the parameters, also
 // those that only the optimizer has, and the optimizer's state. If ranks differ, step() throws a Failure that names what,
 // which ranks and since which step, and all workers begin anew: a loop that computes its learning rate from a counter that
-// it does not keep is found so. Values and parts given to keep(), and buffers, are each rank's own and are not compared.
+// it does not keep is found so. Values and parts given to keep(), and buffers, are each rank's own: a part must have the state
+// that it was given back (state_dict() after load_state_dict()), else all workers begin anew.
 //
 // Every rank makes the same steps; each waits for all ranks (DDP does). Without ddprun, with --standby=off,
 // with an agent of an earlier version and alone, step() calls f and nothing else happens. Where ranks
@@ -83,11 +86,13 @@
 #include <string>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "ddprun/context.h"
 #include "ddprun/ddp.h"
 #include "ddprun/serialize.h"
 #include "ddprun/stateful.h"
+#include "ddprun/tensor_marks.h"
 
 namespace ddprun {
 
@@ -146,7 +151,11 @@ class Recoverable {
     if constexpr (kFits) {
       check_is_carried(&state, "a state");
       (check_other(others), ...);
-      make_step([&] { f(state, static_cast<Passed<Others>&>(others)...); });
+      make_step([&] {
+        const std::vector<detail::TensorMarks> before{marks_of_const(others)...};
+        f(state, static_cast<Passed<Others>&>(others)...);
+        check_const({marks_of_const(others)...}, before);
+      });
     }
   }
 
@@ -205,6 +214,17 @@ class Recoverable {
       check_is_carried(static_cast<const Stateful*>(&other), "a part");
     }
   }
+  template <typename Other>
+  static detail::TensorMarks marks_of_const(const Other& other) {
+    if constexpr (kIsCarried<Other>) {
+      return {};
+    } else {
+      return detail::marks_of(other);
+    }
+  }
+  // The same for each of `others`; else throws UsageError.
+  static void check_const(const std::vector<detail::TensorMarks>& now,
+                          const std::vector<detail::TensorMarks>& before);
   // `place` is that of the model, the optimizer, or of what was kept; else throws UsageError.
   void check_is_carried(const void* place, const char* what) const;
   void keep_bytes(void* data, std::size_t size);
