@@ -48,12 +48,14 @@ void NcclEnding::note_idle() {
 }
 
 void NcclEnding::free() {
-  {
-    const std::scoped_lock lock(mutex_);
-    may_free_ = true;
-    changed_.notify_all();
-  }
+  free_later();
   thread_.join();
+}
+
+void NcclEnding::free_later() {
+  const std::scoped_lock lock(mutex_);
+  may_free_ = true;
+  changed_.notify_all();
 }
 
 void NcclEnding::run(const Question& do_all_know) {
@@ -77,8 +79,13 @@ void NcclEnding::run(const Question& do_all_know) {
     if (changed_.wait_for(lock, kIdleLimit, [this] { return is_idle_ || is_given_up_; })) {
       changed_.wait(lock, [this] { return may_free_ || is_given_up_; });
     }
-    if (is_given_up_) return;
+    if (is_given_up_ && !may_free_) return;
   }
+  abort_all();
+  is_freed_ = true;
+}
+
+void NcclEnding::abort_all() {
   for (const auto& backend : backends_) {
     try {
       backend->abort();

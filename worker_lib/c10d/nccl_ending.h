@@ -6,11 +6,12 @@
 // 1. All ranks, the new one among them, know that the groups are broken. Only then does any rank end its kernels: one
 //    that is ended tells its neighbours that their data is there.
 // 2. Each rank waits until its device is idle: note_idle().
-// 3. All devices are idle: free(). Before that a rank's kernels may still use the memory of its peers.
+// 3. All devices are idle: free(), or free_later(). Before that a rank's kernels may still use the memory of its peers.
 //
 // Owned by Recovery. The main thread calls; a thread of its own ends the calls.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <functional>
@@ -27,7 +28,7 @@ class NcclEnding {
   // Whether all ranks know it, within this time. Called by the thread.
   using Question = std::function<bool(std::chrono::milliseconds)>;
   NcclEnding(const Groups& groups, Question do_all_know);
-  // Without free() kernels that still run are left to the groups' own ends.
+  // Joins the thread. Without free() or free_later() kernels that still run are left to the groups' own ends.
   ~NcclEnding();
   NcclEnding(const NcclEnding&) = delete;
   NcclEnding& operator=(const NcclEnding&) = delete;
@@ -35,11 +36,16 @@ class NcclEnding {
   void note_idle();
   // Returns when the communicators are aborted, which takes NCCL a second.
   void free();
+  // Returns at once; is_freed() tells when they are.
+  void free_later();
+  bool is_freed() const { return is_freed_; }
 
  private:
   void run(const Question& do_all_know);
+  void abort_all();
 
   std::vector<c10::intrusive_ptr<c10d::Backend>> backends_;
+  std::atomic<bool> is_freed_ = false;
 
   std::mutex mutex_;  // guards the rest
   std::condition_variable changed_;

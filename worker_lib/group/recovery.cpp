@@ -79,6 +79,12 @@ std::string gpu_failure_in(const std::exception_ptr& thrown) {
   }
 }
 
+// Groups are made anew while NCCL frees the communicators before. Whether that is safe is not known from a GPU yet.
+bool are_freed_later() {
+  const char* const text = std::getenv("DDPRUN_NCCL_FREE_LATER");
+  return text != nullptr && std::string_view(text) == "1";
+}
+
 // No further generation mends it.
 class CannotRecover : public Failure {
  public:
@@ -171,6 +177,7 @@ void Recovery::end() {
     thread_.join();
   }
   ending_.reset();
+  freed_later_.clear();
   const std::scoped_lock lock(mutex_);
   current_.clear();
 }
@@ -690,10 +697,13 @@ void Recovery::meet(c10d::Store& store, std::uint32_t generation) {
   say(store, met, rank_);
   store.wait(met);  // if a rank does not come, the agent ends the round (replace_timeout)
   if (!is_over_nccl) return;
-  if (ending_) ending_->free();
+  std::erase_if(freed_later_, [](const auto& each) { return each->is_freed(); });
+  const bool is_later = are_freed_later();
+  if (ending_) is_later ? ending_->free_later() : ending_->free();
   std::unique_ptr<NcclEnding> freed;
   const std::scoped_lock lock(mutex_);
   freed = std::move(ending_);
+  if (is_later && freed) freed_later_.push_back(std::move(freed));
   current_.clear();
 }
 

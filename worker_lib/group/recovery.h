@@ -232,6 +232,7 @@ class Recovery {
   std::atomic<bool> has_queued_ = false;     // calls, since they were awaited
   std::atomic<std::int64_t> backward_ = -1;  // the last one that has made such calls
   std::optional<c10::Event> queued_;
+  std::vector<std::unique_ptr<NcclEnding>> freed_later_;  // groups before
 
   mutable std::mutex mutex_;  // guards the rest
   std::condition_variable changed_;

@@ -3,7 +3,10 @@
 // operators.cpp runs PyTorch's operators in place of their kernels.
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -14,6 +17,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <fstream>
 #include <functional>
 #include <map>
 #include <memory>
@@ -30,7 +34,13 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kPageBytes = 4096;
-constexpr std::size_t kDeviceBytes = std::size_t{16} << 30;
+
+std::int64_t number_in(const char* variable, std::int64_t otherwise) {
+  const char* const text = std::getenv(variable);
+  return text == nullptr ? otherwise : std::atoll(text);
+}
+
+thread_local int current_device = 0;
 
 // ---- errors
 
@@ -38,7 +48,29 @@ std::atomic<int> sticky_error{
     cudaSuccess};  // the whole process has it, as after a fault of the GPU
 thread_local cudaError_t last_error = cudaSuccess;
 
+// A file FAKE_GPU_BROKEN/N: GPU N has failed for the processes that used it before the file was made.
+void look_for_failure() {
+  static const char* const folder = std::getenv("FAKE_GPU_BROKEN");
+  if (folder == nullptr || sticky_error != cudaSuccess) return;
+  static std::atomic<pid_t> its_process = 0;  // a fork has no context yet
+  static std::atomic<std::int64_t> since = 0;
+  const auto nanoseconds = [](const timespec& time) {
+    return std::int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
+  };
+  if (its_process.exchange(::getpid()) != ::getpid()) {
+    timespec now{};
+    ::clock_gettime(CLOCK_REALTIME, &now);
+    since = nanoseconds(now);
+  }
+  struct stat about {};
+  const std::string file = std::string(folder) + "/" + std::to_string(current_device);
+  if (::stat(file.c_str(), &about) == 0 && nanoseconds(about.st_mtim) > since) {
+    sticky_error = cudaErrorECCUncorrectable;
+  }
+}
+
 cudaError_t result(cudaError_t error) {
+  look_for_failure();
   if (const int sticky = sticky_error; sticky != cudaSuccess) {
     error = static_cast<cudaError_t>(sticky);
   }
@@ -103,6 +135,8 @@ class Stream {
   bool is_busy_ = false;
   std::thread thread_;
 };
+
+std::atomic<std::uint64_t> waits = 0;  // the host's
 
 std::mutex streams_mutex;
 
@@ -179,6 +213,7 @@ enum class Kind { kDevice, kPinned };
 struct Block {
   std::size_t bytes;
   Kind kind;
+  int device;
 };
 
 std::mutex memory_mutex;
@@ -186,7 +221,83 @@ std::map<std::uintptr_t, Block>& blocks() {
   static auto* const all = new std::map<std::uintptr_t, Block>;
   return *all;
 }
-std::size_t device_bytes = 0;
+
+std::size_t device_bytes() {
+  static const auto bytes = static_cast<std::size_t>(number_in("FAKE_GPU_MEMORY_MB", 16384)) << 20;
+  return bytes;
+}
+
+// What a process has of a GPU. The file FAKE_GPU_MEMORY has those of all processes; without it a process knows of itself alone.
+struct Use {
+  std::atomic<pid_t> pid;  // 0: the entry is free
+  std::atomic<int> device;
+  std::atomic<std::size_t> bytes;
+  std::atomic<std::int64_t> dead_since;  // ns of the steady clock; 0: it lives
+};
+constexpr std::size_t kUsesMax = 1024;
+
+Use* all_uses() {
+  static Use* const all = [] {
+    const char* const file = std::getenv("FAKE_GPU_MEMORY");
+    constexpr std::size_t kBytes = kUsesMax * sizeof(Use);
+    const int descriptor = file == nullptr ? -1 : ::open(file, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    void* memory = MAP_FAILED;
+    if (file == nullptr) {
+      memory = ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    } else if (descriptor >= 0 && ::ftruncate(descriptor, kBytes) == 0) {
+      memory = ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
+      ::close(descriptor);
+    }
+    if (memory == MAP_FAILED) {
+      std::perror("fake_gpu: memory of the GPUs");
+      std::abort();
+    }
+    return static_cast<Use*>(memory);
+  }();
+  return all;
+}
+
+bool lives(pid_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+  std::string text;
+  std::getline(file, text);
+  const std::size_t end = text.rfind(") ");
+  return end != std::string::npos && text[end + 2] != 'Z' && text[end + 2] != 'X';
+}
+
+// The driver has what a dead process had for FAKE_GPU_MEMORY_LATE_MS more.
+std::size_t used_bytes(int device) {
+  static const std::int64_t late = number_in("FAKE_GPU_MEMORY_LATE_MS", 0) * 1'000'000;
+  const std::int64_t now = Clock::now().time_since_epoch().count();
+  std::size_t used = 0;
+  for (std::size_t i = 0; i < kUsesMax; ++i) {
+    Use& use = all_uses()[i];
+    if (use.pid == 0 || use.device != device) continue;
+    if (!lives(use.pid)) {
+      std::int64_t unknown = 0;
+      use.dead_since.compare_exchange_strong(unknown, now);
+      if (now - use.dead_since >= late) continue;
+    }
+    used += use.bytes;
+  }
+  return used;
+}
+
+Use& own_use(int device) {
+  const pid_t own = ::getpid();
+  for (std::size_t i = 0; i < kUsesMax; ++i) {
+    Use& use = all_uses()[i];
+    if (use.pid == own && use.device == device) return use;
+  }
+  for (std::size_t i = 0; i < kUsesMax; ++i) {
+    pid_t nobody = 0;
+    if (!all_uses()[i].pid.compare_exchange_strong(nobody, own)) continue;
+    all_uses()[i].device = device;
+    return all_uses()[i];
+  }
+  std::fputs("fake_gpu: too many processes\n", stderr);
+  std::abort();
+}
 
 const Block* find_block(const void* address, const std::scoped_lock<std::mutex>&) {
   const auto at = reinterpret_cast<std::uintptr_t>(address);
@@ -204,14 +315,15 @@ bool is_pageable(const void* address) {
 cudaError_t allocate(void** out, std::size_t bytes, Kind kind) {
   bytes = (std::max<std::size_t>(bytes, 1) + kPageBytes - 1) / kPageBytes * kPageBytes;
   const std::scoped_lock lock(memory_mutex);
-  if (kind == Kind::kDevice && device_bytes + bytes > kDeviceBytes) {
+  if (kind == Kind::kDevice && used_bytes(current_device) + bytes > device_bytes()) {
     return result(cudaErrorMemoryAllocation);
   }
   void* const memory =
       mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return result(cudaErrorMemoryAllocation);
-  blocks()[reinterpret_cast<std::uintptr_t>(memory)] = {.bytes = bytes, .kind = kind};
-  if (kind == Kind::kDevice) device_bytes += bytes;
+  blocks()[reinterpret_cast<std::uintptr_t>(memory)] = {
+      .bytes = bytes, .kind = kind, .device = current_device};
+  if (kind == Kind::kDevice) own_use(current_device).bytes += bytes;
   *out = memory;
   return result(cudaSuccess);
 }
@@ -220,7 +332,8 @@ cudaError_t release(void* memory) {
   const std::scoped_lock lock(memory_mutex);
   const auto found = blocks().find(reinterpret_cast<std::uintptr_t>(memory));
   if (found == blocks().end()) return result(cudaErrorInvalidValue);
-  if (found->second.kind == Kind::kDevice) device_bytes -= found->second.bytes;
+  if (found->second.kind == Kind::kDevice)
+    own_use(found->second.device).bytes -= found->second.bytes;
   munmap(memory, found->second.bytes);
   blocks().erase(found);
   return result(cudaSuccess);
@@ -229,14 +342,9 @@ cudaError_t release(void* memory) {
 // ---- devices and kernels
 
 int device_count() {
-  static const int count = [] {
-    const char* text = std::getenv("FAKE_GPU_DEVICES");
-    return text == nullptr ? 8 : std::atoi(text);
-  }();
+  static const auto count = static_cast<int>(number_in("FAKE_GPU_DEVICES", 8));
   return count;
 }
-
-thread_local int current_device = 0;
 
 // PyTorch's operators run on the CPU from here on. By the first call for devices LibTorch's libraries are loaded.
 void load_operators() {
@@ -287,6 +395,9 @@ extern "C" {
 // For tests: every call answers this error from here on, as after a fault of the GPU.
 void fake_gpu_break(int error) { sticky_error = error; }
 
+// For tests: how often this process has waited for an event, a stream or a GPU.
+std::uint64_t fake_gpu_waits() { return waits; }
+
 cudaError_t cudaGetDeviceCount(int* count) {
   load_operators();
   *count = device_count();
@@ -326,6 +437,7 @@ const char* cudaGetErrorString(cudaError_t error) {
 const char* cudaGetErrorName(cudaError_t error) { return cudaGetErrorString(error); }
 
 cudaError_t cudaDeviceSynchronize() {
+  ++waits;
   synchronize_all();
   return result(cudaSuccess);
 }
@@ -357,7 +469,8 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   *properties = {};
   std::snprintf(properties->name, sizeof properties->name, "Fake GPU %d", device);
-  properties->totalGlobalMem = kDeviceBytes;
+  properties->totalGlobalMem = device_bytes();
+  properties->uuid.bytes[0] = static_cast<char>(device + 1);
   properties->sharedMemPerBlock = 49152;
   properties->regsPerBlock = 65536;
   properties->warpSize = 32;
@@ -429,8 +542,8 @@ cudaError_t cudaHostUnregister(void*) { return result(cudaSuccess); }
 
 cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
   const std::scoped_lock lock(memory_mutex);
-  *total = kDeviceBytes;
-  *free = kDeviceBytes - device_bytes;
+  *total = device_bytes();
+  *free = *total - std::min(*total, used_bytes(current_device));
   return result(cudaSuccess);
 }
 
@@ -516,6 +629,7 @@ cudaError_t cudaStreamQuery(cudaStream_t stream) {
 }
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  ++waits;
   stream_of(stream).synchronize();
   return result(cudaSuccess);
 }
@@ -587,6 +701,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  ++waits;
   if (const std::shared_ptr<Record> record = last_record(event)) record->await();
   return result(cudaSuccess);
 }

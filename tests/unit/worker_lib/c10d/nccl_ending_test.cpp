@@ -25,7 +25,12 @@ class NotingBackend final : public c10d::Backend, public NcclCommunicator {
                          std::shared_ptr<std::atomic<int>> freed)
       : Backend(0, 1), ended_(std::move(ended)), freed_(std::move(freed)) {}
   void end_kernels() override { ++*ended_; }
-  void abort() override { ++*freed_; }
+  void abort() override {
+    may_free.wait(false);
+    ++*freed_;
+  }
+
+  static inline std::atomic<bool> may_free = true;
 
  private:
   const std::shared_ptr<std::atomic<int>> ended_, freed_;
@@ -67,6 +72,20 @@ TEST_F(Ending, ComesWhenAllKnowAndFreesWhenAllAreIdle) {
   EXPECT_EQ(*freed_, 0);
   ending.free();
   EXPECT_EQ(*freed_, 2);
+}
+
+TEST_F(Ending, MayFreeLater) {
+  NotingBackend::may_free = false;
+  {
+    NcclEnding ending(groups_, [](std::chrono::milliseconds) { return true; });
+    ending.note_idle();
+    ending.free_later();
+    EXPECT_FALSE(ending.is_freed());
+    EXPECT_EQ(*freed_, 0);
+    NotingBackend::may_free = true;
+    NotingBackend::may_free.notify_all();
+  }
+  EXPECT_EQ(*freed_, 2) << "it awaits its thread";
 }
 
 TEST_F(Ending, IsGivenUpWhileNotAllKnow) {
