@@ -95,8 +95,11 @@ sampler = {"distributed": lambda: DistributedSampler(data), "own": EveryOther, "
 loader = DataLoader(data, batch_size=6, sampler=sampler, num_workers=has["workers"])
 for seed in (torch.manual_seed, random.seed, np.random.seed):
     seed(1000 + rank)
+judge = DistributedDataParallel(nn.Linear(16, 1)) if has["judge"] else None  # steps when the model has stepped, as a GAN's
+of_judge = torch.optim.SGD(judge.parameters(), 1e-3, momentum=0.9) if judge else None
 held_out = torch.randn(8, 16, generator=torch.Generator().manual_seed(4))
-training = ddprun.recoverable(ddp, optimizers, parts=parts, per_rank=per_rank)
+training = ddprun.recoverable([ddp, *([judge] if judge else [])], [*optimizers, *([of_judge] if judge else [])], parts=parts,
+                              per_rank=per_rank)
 
 
 def augment(batch):
@@ -106,6 +109,12 @@ def augment(batch):
     if has["noise"]:
         batch = batch + torch.randn(batch.shape, generator=noise) * 0.01
     return batch + random.random() * 0.001
+
+
+def pause():
+    """Within a step, between two changes of the state: here a rank may die."""
+    if (folder / "paced").exists():
+        time.sleep(0.005)
 
 
 for epoch in training.epochs(has["epochs"]):
@@ -130,6 +139,16 @@ for epoch in training.epochs(has["epochs"]):
                     batch = augment(batch)
                     loss = (ddp(batch).float() - batch).square().mean() / len(batches)
                 (scaler.scale(loss) if scaler else loss).backward()
+            if has["sam"]:
+                moved = [(each, each.grad * 0.05) for each in trained if each.grad is not None]
+                with torch.no_grad():
+                    [each.add_(by) for each, by in moved]
+                pause()
+                for optimizer in optimizers:
+                    optimizer.zero_grad()
+                (ddp(batch) - batch).square().mean().backward()
+                with torch.no_grad():
+                    [each.sub_(by) for each, by in moved]
             if has["clip"]:
                 for optimizer in optimizers:
                     if scaler:
@@ -139,6 +158,12 @@ for epoch in training.epochs(has["epochs"]):
                 scaler.step(optimizer) if scaler else optimizer.step()
             if scaler:
                 scaler.update()
+            if judge:
+                pause()
+                of_judge.zero_grad()
+                (judge(batch) - loss.detach()).square().mean().backward()
+                pause()
+                of_judge.step()
             if has["schedule"] == "block":
                 [each.step() for each in parts["scheduler"]]
         was_replaceable = training.is_replaceable
@@ -162,7 +187,7 @@ for epoch in training.epochs(has["epochs"]):
         [each.step() for each in parts["scheduler"]]
 
 total = hashlib.sha256()
-for each in [model, *([parts["average"]] if has["average"] else [])]:
+for each in [model, *([parts["average"]] if has["average"] else []), *([judge.module] if judge else [])]:
     for name, tensor in each.state_dict().items():
         total.update(name.encode() + tensor.numpy().tobytes())
 for optimizer in optimizers:
@@ -188,6 +213,7 @@ def drawn(seed):
            "set_to_none": flip(0.8), "clip": flip(), "evaluates": flip(0.4), "stops_early": flip(0.3)}
     if has["two_optimizers"]:
         has["amp"] = False  # one scaler steps several optimizers otherwise, with one state of its inf checks each
+    has.update(judge=flip(0.4), sam=flip(0.3) and not has["amp"])
     return chance, has
 
 
