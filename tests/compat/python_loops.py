@@ -122,7 +122,7 @@ for epoch in training.epochs(has["epochs"]):
         sampler.set_epoch(epoch)
     loop = training.steps(loader, has["per_step"])
     for i, step in enumerate(loop) if has["enumerate"] else ((None, each) for each in loop):
-        i = [i]  # no plain value
+        del i  # which a new process does not have
         if has["augment_before"]:
             random.random(), torch.rand(1), np.random.rand()
         if has["schedule"] == "hand":
