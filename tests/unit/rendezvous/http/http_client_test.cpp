@@ -323,7 +323,7 @@ TEST_F(HttpTls, NamesTheFileThatIsNoGood) {
 
 TEST(SystemCaFile, IsThatOfTheSystem) {
   for (const char* const name : {"SSL_CERT_FILE", "SSL_CERT_DIR"}) ::unsetenv(name);
-  const test::TemporaryTree root;
+  const TemporaryTree root;
   EXPECT_EQ(system_ca_file(root.path()), "") << "there is none";
   for (const std::string file :
        {"/etc/ssl/cert.pem", "/etc/ssl/ca-bundle.pem", "/etc/pki/tls/certs/ca-bundle.crt",
