@@ -838,6 +838,20 @@ class Refused(unittest.TestCase):
                     self.make_step(torch.ones(1, 2))
         self.assert_said("the part counts of rank 0 is not what it was, after it was put back")
 
+    def test_a_buffer_that_is_not_put_back_as_it_was(self):
+        from unittest import mock
+        from ddprun import recovery, worker_state
+        job = self.joined_with_buffers()
+        with mock.patch.object(worker_state.Buffers, "restore"), self.assertRaises(recovery.CannotRecover):
+            for step in job.steps([1] * 4):
+                with step:
+                    loss = self.ddp(torch.rand(4, 2)).sum()
+                    self.lose(job)
+                    loss.backward()
+                    self.optimizer.step()
+                    self.optimizer.zero_grad()
+        self.assert_said("the buffer running_mean of rank 0 is not what it was, after it was put back")
+
     def test_a_call_behind_a_step_that_is_made_again(self):
         """The other ranks are at the entry of the step, and would take it for another call."""
         job, said = self.join(), []
