@@ -468,6 +468,15 @@ class Named(Trainings):
                                   last="data[7][1].add_(step.number)"),
                           r"the 40 tensors of data is <40 tensors, checksum \w+> on rank 0 and <40 tensors, checksum \w+> on rank 1")
 
+    def test_an_average_on_one_rank(self):
+        # The others ask at the second step what each rank has.
+        self.assert_named(program(PLAIN + "average = copy.deepcopy(model) if rank == 0 else None\n"), "average is a model")
+
+    def test_what_one_rank_does_when_all_were_asked(self):
+        # The others compare their values at the eighth step, and replicas at the thousandth.
+        self.assert_named(program(before="x = None\n    if rank == 1 and step.number == 5: model[0].weight.detach().mul_(1)"),
+                          "changed between a batch and its step")
+
     def test_a_second_model_and_optimizer(self):
         self.assert_named(program(PLAIN + "other = DistributedDataParallel(nn.Linear(8, 1))\n"
                                   "its_optimizer = torch.optim.SGD(other.parameters(), 0.1)\n"), "that recoverable\\(\\) was not given")

@@ -484,6 +484,41 @@ class Refused(unittest.TestCase):
         self.join()
         self.assert_said("a group of its own (new_group, DeviceMesh)")
 
+    def test_what_one_rank_alone_refuses(self):
+        """The others compare values at the fourth step, the eighth …: it answers once, and they refuse as well."""
+        from unittest import mock
+        job, given = self.join(), []
+        gather = job._recovery._all_gather
+        with mock.patch.object(job._recovery, "_all_gather", lambda value: given.append(value is None) or gather(value)):
+            for step in job.steps([1] * 20):
+                if step.number == 5:
+                    job._recovery.refuse("of this rank's own")
+                with step:
+                    self.make_step(torch.ones(1, 2))
+        self.assertEqual(given, [False, True])
+        self.assert_said("of this rank's own")
+
+        job, given = self.join(), []
+        with mock.patch.object(job._recovery, "_all_gather", lambda value: given.append(value) or [value, None]):
+            self.train(job, [1] * 20)
+        self.assertEqual((len(given), job.committed), (1, 20))
+        self.assert_said("another rank cannot be replaced in place")
+
+        for asked in ("recoverable", "second step"):
+            words = []
+            with mock.patch.object(self.groups, "ask_all", lambda about, word: [word, "null" if about == asked else word]), \
+                    mock.patch.object(self.groups, "say", lambda about, word: words.append((about, word))):
+                self.assertEqual(self.train(self.join(), [1] * 6), 6)
+                self.assert_said("another rank cannot be replaced in place")
+                self.assertEqual(words, [("second step", "null")] if asked == "recoverable" else [])
+        with mock.patch.object(self.groups, "say", lambda about, word: words.append((about, word))):
+            its = torch.nn.Linear(2, 1)
+            self.train_beside(self.join(), its)
+            self.assertEqual(words, [("second step", "null")])
+            self.join(torch.nn.Linear(2, 1))
+            self.assertEqual(words, [("second step", "null"), ("recoverable", "null")])
+        self.heard()
+
     def test_a_group_that_is_made_later(self):
         job = self.join()
         torch.distributed.new_group([0])
@@ -837,6 +872,20 @@ class Refused(unittest.TestCase):
                     self.lose(job)
                     self.make_step(torch.ones(1, 2))
         self.assert_said("the part counts of rank 0 is not what it was, after it was put back")
+
+    def test_a_buffer_that_is_not_put_back_as_it_was(self):
+        from unittest import mock
+        from ddprun import recovery, worker_state
+        job = self.joined_with_buffers()
+        with mock.patch.object(worker_state.Buffers, "restore"), self.assertRaises(recovery.CannotRecover):
+            for step in job.steps([1] * 4):
+                with step:
+                    loss = self.ddp(torch.rand(4, 2)).sum()
+                    self.lose(job)
+                    loss.backward()
+                    self.optimizer.step()
+                    self.optimizer.zero_grad()
+        self.assert_said("the buffer running_mean of rank 0 is not what it was, after it was put back")
 
     def test_a_call_behind_a_step_that_is_made_again(self):
         """The other ranks are at the entry of the step, and would take it for another call."""

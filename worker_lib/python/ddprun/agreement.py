@@ -349,7 +349,7 @@ def _one_level(name, value):
     elif isinstance(value, (torch.nn.Module, torch.optim.Optimizer, torch.Tensor, torch.utils.data.DataLoader,
                             torch.utils.data.Dataset, torch.utils.data.Sampler)):
         return []
-    elif type(value).__module__.split(".")[0] in ("ddprun", "torch", "builtins"):
+    elif type(value).__module__.split(".")[0] in ("ddprun", "torch", "builtins", "contextlib"):
         return []
     else:
         its = [(f"{name}.{key}", each) for key, each in list(getattr(value, "__dict__", {}).items())[:_SAMPLES_MAX]]

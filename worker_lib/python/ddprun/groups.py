@@ -223,6 +223,10 @@ class Groups:
         """What each rank says, when all have said something; before there is a generation. Once for each `about`."""
         return _ask_all(self._store(about), self.rank, self.world_size, word)
 
+    def say(self, about, word):
+        """For those that ask_all() about it, without asking."""
+        self._store(about).set(f"said/{self.c10d.get_rank()}", word)
+
     def calls(self, of_gloo):
         """How many calls this process has taken part in (_Calls); `of_gloo` counts those over Gloo."""
         return _Calls(self, of_gloo)

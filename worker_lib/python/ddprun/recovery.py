@@ -36,6 +36,8 @@ from ddprun.worker_state import is_sharded, layout_of, make_reducer_again, state
 _NEWS_LIMIT_S = 30
 _LOOKS_FOR_CALLS_S = 0.002
 _LOST_BETWEEN = "a rank was lost between two steps, between which the ranks call each other"
+_REFUSED = "null"  # what a rank says that has refused, to ranks that ask all
+_OTHERS_REFUSED = "another rank cannot be replaced in place"
 # The buckets of DDP are those of all later steps from the second one on.
 _OFFERS_AFTER = 2
 _STATE_BYTES_MIN = 32768
@@ -66,11 +68,14 @@ def recovery_of(models, optimizers, parts, per_rank, given, unchanged, place):
     if link is None:
         return None
     why = torch_names.missing() or _why_not(models, optimizers, parts) or why_not_pickled({**parts, **per_rank})
-    why = why or groups.why_not(next(models[0].parameters()).device)
+    cannot_meet = groups.why_not(next((each.device for each in models[0].parameters()), torch.device("cpu")))
+    why = why or cannot_meet
     if why is not None:
         link.refuse(why, nor_later=False)
         if groups.is_prepared:
             raise CannotRecover(why)
+        if cannot_meet is None:
+            groups.say("recoverable", _REFUSED)  # the others wait for what this rank says
         return None
     recovery = Recovery(groups, link, models, optimizers, parts, per_rank, given, unchanged, place)
     recovery.begin()
@@ -148,6 +153,8 @@ class Recovery:
         self._mirror = None
         self._began = b""  # how the loop over steps began that this rank is in
         self._first = place.committed  # step after recoverable()
+        self._unsaid = [] if groups.is_prepared else ["recoverable", "second step"]  # about which the others will ask
+        self._answers = False  # this rank has refused, and the others do not know
         self._was_wrong = False
         self._has_told_difference = False
         # ---- of this generation
@@ -247,7 +254,9 @@ class Recovery:
         groups.on_refused = self.refuse
         if groups.is_prepared:
             return self._perform(self._core.joined(0))
-        versions = groups.ask_all("recoverable", torch.__version__)
+        versions = groups.ask_all(self._unsaid.pop(0), torch.__version__)
+        if _REFUSED in versions:
+            return self.refuse(_OTHERS_REFUSED)
         if len(set(versions)) > 1:
             return self.refuse(f"its ranks have different versions of torch ({', '.join(sorted(set(versions)))})")
         try:
@@ -307,9 +316,29 @@ class Recovery:
                 return
             time.sleep(_LOOKS_FOR_CALLS_S)
 
-    def refuse(self, why):
+    def refuse(self, why, all_know=False):
+        """`all_know`: all ranks do so now."""
+        was_off = self.is_off
         self._perform(self._core.refused(why))
+        if not was_off:
+            self._answers = not self._unsaid and not all_know
+            for about in self._unsaid:
+                self._groups.say(about, _REFUSED)
+            self._unsaid = []
         return False
+
+    def answer(self, is_at_entry):
+        """This rank has refused: where the others compare, which they do at steps that all ranks know, it says so, once."""
+        compares = self._compares_values() if is_at_entry else self._compares_replicas()
+        if self._answers and compares:
+            self._answers = False
+            self._all_gather(None)
+
+    def _compares_values(self):
+        return self._values_to_compare > 0 or self._agrees_on_values()
+
+    def _compares_replicas(self):
+        return not self._replicas_agreed or (self._place.committed + 1) % _GUARDED_STEPS == 0
 
     def withdraw(self):
         self._perform(self._core.left())
@@ -484,9 +513,11 @@ class Recovery:
             self._agree_at_second_step(frame, steps)
             if self.is_off:
                 return
-        while self._values_to_compare > 0 or self._agrees_on_values():
+        while self._compares_values():
             try:
                 of_ranks = self._all_gather(self._values(frame, steps))
+                if None in of_ranks:
+                    return self.refuse(_OTHERS_REFUSED, all_know=True)
                 if self._values_to_compare > 0:
                     self._compare_values(of_ranks, frame)
                 if self._agrees_on_values():
@@ -539,7 +570,10 @@ class Recovery:
         its = [self._values_at_first, self._values(frame, steps), [list(each) for each in self._shared.sums_of_parts().items()]]
         self._values_at_first = {}
         word = base64.b64encode(zlib.compress(json.dumps(its, default=repr).encode())).decode()
-        of_ranks = [json.loads(zlib.decompress(base64.b64decode(each))) for each in self._groups.ask_all("second step", word)]
+        words = self._groups.ask_all(self._unsaid.pop(0), word)
+        if _REFUSED in words:
+            return self.refuse(_OTHERS_REFUSED, all_know=True)
+        of_ranks = [json.loads(zlib.decompress(base64.b64decode(each))) for each in words]
         at_first, now, parts = zip(*of_ranks)
         self._note_equal_values(now)
         why = agreement.tensor_of_each_rank(at_first, now, frame)
@@ -548,7 +582,7 @@ class Recovery:
             name, rank, other = differing
             why = f"{name} differs between rank {rank} and rank {other}: what each rank has its own of is given as per_rank={{…}}"
         if why is not None:
-            self.refuse(why)
+            self.refuse(why, all_know=True)
 
     def _compare_values(self, of_ranks, frame):
         """Before the first step of a generation, where all ranks are at its entry, and before the next one: a counter in the block
@@ -580,9 +614,13 @@ class Recovery:
                 raise ConnectionError("a rank was lost")
 
     def _sums_of_ranks(self, piece, pieces):
-        """For this piece of the replicas; None: a rank was lost meanwhile, and the step counts."""
+        """For this piece of the replicas; None: a rank was lost meanwhile, and the step counts, or has refused."""
         try:
-            return self._all_gather(self._shared.sums(piece, pieces))
+            of_ranks = self._all_gather(self._shared.sums(piece, pieces))
+            if None not in of_ranks:
+                return of_ranks
+            self.refuse(_OTHERS_REFUSED, all_know=True)
+            return None
         except Exception as error:
             if not self._is_of_loss(error):
                 raise
@@ -733,7 +771,7 @@ class Recovery:
                 raise CannotRecover(why)  # what the optimizer has used is not the sum of all ranks
         elif not self._replicas_agreed:
             self._compare_replicas()
-        elif (self._place.committed + 1) % _GUARDED_STEPS == 0:
+        elif self._compares_replicas():
             self._look_for_drift()
         return None
 

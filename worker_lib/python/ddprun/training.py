@@ -430,6 +430,8 @@ class Training:
             restore()
         if self._is_on():
             self._recovery.enter(frame, self._loop())
+        if self._recovery is not None and self._recovery.is_off:
+            self._recovery.answer(is_at_entry=True)
         place = self._place
         # A snapshot of replicas that are not compared yet would take the place of a good one.
         is_compared = not self._is_on() or self._recovery.are_replicas_compared
@@ -445,6 +447,8 @@ class Training:
         place, is_forgotten = self._place, False
         if error is None and self._is_on():
             error = self._recovery.check_step()
+        if error is None and self._recovery is not None and self._recovery.is_off:
+            self._recovery.answer(is_at_entry=False)
         if error is None:
             place.committed += 1
             step.committed = step.made = True
