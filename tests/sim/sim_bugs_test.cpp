@@ -59,7 +59,7 @@ TEST_P(PlantedBug, IsFound) {
 INSTANTIATE_TEST_SUITE_P(Simulation, PlantedBug, ::testing::ValuesIn(kBugs),
                          [](const auto& bug) { return std::string(bug.param); });
 
-// In these the scenarios see nothing: they are in what a simulated network adds, or need more nodes than a story has.
+// These are in the resend queue and in liveness, which no scenario runs.
 const std::set<std::string_view> kNotInScenarios = {"WhatWasUnderWayIsLost", "SilenceIsNotNoticed"};
 
 TEST(PlantedBugs, InTheTwoLargeCoresChangeWhatScenariosSay) {
