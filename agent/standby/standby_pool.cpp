@@ -51,17 +51,23 @@ std::vector<std::string> lines_of(std::string_view text) {
   return lines;
 }
 
-// agent/python/sitecustomize.py writes it: a line for each import, its name and how many milliseconds it took, and
-// an empty line.
+// agent/python/sitecustomize.py writes it: "standby" if that process was one, a line for each import, its name and how many
+// milliseconds it took, and an empty line.
 constexpr const char* kImportsVariable = "DDPRUN_IMPORTS_FD";
 constexpr std::size_t kImportsBytesMax = 64 << 10;
 
-std::vector<ImportTime> read_imports(int file) {
+struct Imports {
+  bool are_of_standby = false;
+  std::vector<ImportTime> times;
+};
+
+Imports read_imports(int file) {
   std::string text(kImportsBytesMax, '\0');
   const ssize_t size = ::pread(file, text.data(), text.size(), 0);
   text.resize(static_cast<std::size_t>(std::max<ssize_t>(0, size)));
-  std::vector<ImportTime> imports;
+  Imports imports;
   if (!text.ends_with("\n\n")) return imports;
+  imports.are_of_standby = text.starts_with("standby\n");
   for (const std::string& line : lines_of(text)) {
     const std::size_t space = line.find(' ');
     int milliseconds = 0;
@@ -70,7 +76,8 @@ std::vector<ImportTime> read_imports(int file) {
         std::from_chars(line.data() + space + 1, end, milliseconds).ec != std::errc()) {
       continue;
     }
-    imports.push_back({printable(line.substr(0, space)), std::chrono::milliseconds(milliseconds)});
+    imports.times.push_back(
+        {printable(line.substr(0, space)), std::chrono::milliseconds(milliseconds)});
   }
   return imports;
 }
@@ -158,12 +165,16 @@ std::optional<StandbyStatus> StandbyPool::status() const {
   return StandbyStatus{core_.waiting(), core_.wanted(), core_.why_none(), repeated_imports()};
 }
 
-// What the round's first worker has imported that no zygote had loaded for it, or will.
+// What the round's first worker has imported that no zygote had loaded for it, or will. A worker that was no standby does not
+// know which modules of a package will be loaded.
 std::vector<ImportTime> StandbyPool::repeated_imports() const {
   std::vector<ImportTime> imports;
   if (!imports_file_ || loaded_packages_.empty()) return imports;
-  for (ImportTime& each : read_imports(imports_file_.get())) {
-    if (std::ranges::count(loaded_packages_, package_of(each.module)) > 0) continue;
+  Imports all = read_imports(imports_file_.get());
+  for (ImportTime& each : all.times) {
+    if (!all.are_of_standby && std::ranges::count(loaded_packages_, package_of(each.module)) > 0) {
+      continue;
+    }
     each.can_be_preloaded = std::ranges::count(core_.left_out(), each.module) == 0;
     imports.push_back(std::move(each));
   }

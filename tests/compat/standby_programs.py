@@ -23,11 +23,12 @@ class Program:
     """What becomes of it with standbys: `why` is part of what ddprun says of a package that it does not import early any
     more, or of none that is left; without it all ranks of the second round were standbys. `draws`: all ranks must have drawn
     different numbers. `edit`: a file, and what is replaced in it between the rounds. `python`: what runs the program,
-    where ddprun does not. `needs`: packages that it is skipped without; it has the real PyTorch then."""
+    where ddprun does not. `needs`: packages that it is skipped without; with torch among them it has the real PyTorch. `file`:
+    likewise."""
 
-    def __init__(self, *words, preload=("torch",), why=None, draws=False, needs=(), variables=None, doubled=(),
+    def __init__(self, *words, preload=("torch",), why=None, draws=False, needs=(), file=None, variables=None, doubled=(),
                  edit=None, python=None):
-        self.words, self.preload, self.why, self.draws, self.needs = words, preload, why, draws, needs
+        self.words, self.preload, self.why, self.draws, self.needs, self.file = words, preload, why, draws, needs, file
         self.variables, self.doubled, self.edit, self.python = variables or {}, doubled, edit, python
 
 
@@ -36,6 +37,7 @@ def named(module, why=None, **others):
 
 
 LOOKER = "looker no longer: "
+JEMALLOC = "/usr/lib/x86_64-linux-gnu/libjemalloc.so.2"
 PROGRAMS = {
     # How a program is started, and what it does.
     "script": Program("--first", "a b", ""),
@@ -53,7 +55,10 @@ PROGRAMS = {
     "seeds_differ": Program(draws=True),
     "edits_itself": Program(edit=("program/edits_itself.py", "== 0", "== 1")),
     "user_customizes": Program(variables={"PYTHONPATH": f"{PACKAGES}/customizing:{PACKAGES}"}),
-    "with_another_allocator": Program(),
+    # Coverage begins by a .pth file, before the program and the zygote.
+    "with_coverage": Program(why="no standbys: a debugger or profiler is active before the program starts", needs=("coverage",),
+                             variables={"COVERAGE_PROCESS_START": f"{PACKAGES}/coveragerc"}),
+    "with_jemalloc": Program(file=JEMALLOC, variables={"LD_PRELOAD": JEMALLOC}),
     # What it has done before an import that could see it.
     "logging_before": Program(),
     "logging_before_a_named_package": named("looker", LOOKER + "the program has changed the configuration of logging"),
@@ -97,9 +102,13 @@ PROGRAMS = {
                                edit=("packages/parts/one.py", "1", "2")),
     "copies": named("settings", "settings looks at all variables"),
     "copies_bytes": named("settings_of_bytes", "settings_of_bytes looks at all variables"),
+    "reads_past_os": named("settings_of_posix_module", "settings_of_posix_module reads RANK"),
+    "copies_past_os": named("copies_posix_module", "copies_posix_module looks at all variables"),
     "passes_on": named("settings_of_posix", "settings_of_posix starts a process"),
     "reads_a_rank": named("reader", "reader reads RANK"),
     "makes_a_generator": named("generator", "generator makes random numbers", draws=True),
+    "seeded_by_a_clock": named("seeded_by_clock", "seeded_by_clock makes random numbers", draws=True),
+    "shares_memory": named("with_shared_memory", "with_shared_memory maps memory that processes share"),
     "makes_a_temporary_folder": named("temporary", "temporary makes a temporary file or folder", draws=True),
     "opens_a_pipe": named("opener", "opener opens pipe:"),
     "makes_a_lock": named("locked", "locked makes a lock"),
@@ -145,12 +154,13 @@ class Job:
             shutil.copytree(HERE / name, own / name)
         else:
             shutil.copy(HERE / path.name, path)
-        if program.needs:
+        has_torch = "torch" in program.needs
+        if has_torch:
             shutil.rmtree(folder / "packages/torch")
         words = ["-m", name, "a"] if "-m" in program.words else [str(path), *program.words]
         if program.python:
             words = ["--no-python", *program.python(path)]
-        preload = [] if program.needs or program.python else ["--preload=" + ",".join(program.preload)]
+        preload = [] if has_torch or program.python else ["--preload=" + ",".join(program.preload)]
         variables = {each: value.replace(str(PACKAGES), str(folder / "packages"))
                      for each, value in {"PYTHONPATH": str(PACKAGES), **program.variables}.items()}
         environment = {**os.environ, "PYTHON_EXEC": sys.executable, "DDPRUN_LOG_LEVEL": "info", "OMP_NUM_THREADS": "1",
@@ -205,6 +215,8 @@ def check(ddprun, name):
     program = PROGRAMS[name]
     if missing := [each for each in program.needs if importlib.util.find_spec(each) is None]:
         return f"skipped: {', '.join(missing)} is not installed"
+    if program.file and not os.path.exists(program.file):
+        return f"skipped: there is no {program.file}"
     jobs = []
     for standby in ("off", "auto"):
         with tempfile.TemporaryDirectory() as folder:
@@ -237,8 +249,8 @@ def check(ddprun, name):
 
 def main():
     ddprun, *chosen = sys.argv[1:]
-    kinds = {"quick": [name for name in PROGRAMS if not PROGRAMS[name].needs],
-             "real": [name for name in PROGRAMS if PROGRAMS[name].needs]}
+    kinds = {"quick": [name for name in PROGRAMS if "torch" not in PROGRAMS[name].needs],
+             "real": [name for name in PROGRAMS if "torch" in PROGRAMS[name].needs]}
     unknown = {file.stem for file in HERE.glob("*") if file.name not in ("packages", "__pycache__")} ^ set(PROGRAMS)
     if unknown:
         sys.exit(f"only a file, or only in the table: {sorted(unknown)}")

@@ -59,6 +59,15 @@ class Standby : public ::testing::Test {
   void module(const std::string& name, const std::string& text) const {
     folder_.write("lib/torch/" + name + ".py", text);
   }
+  void module_with_optimizer() const {
+    module("optim/__init__", "");
+    module("optim/optimizer",
+           "hooks = []\nregister_optimizer_step_post_hook = hooks.append\n"
+           "class Optimizer:\n"
+           "    state = {}\n"
+           "    def step(self):\n"
+           "        for hook in hooks: hook(self, (), {})\n");
+  }
   JobSetup setup() const {
     return {.environment = {{"PYTHON_EXEC", python_.value_or(DDPRUN_PYTHON)},
                             {"PYTHONPATH", folder_ / "lib"},
@@ -193,13 +202,7 @@ TEST_F(Standby, KilledAtRandom) {
 
 // With an optimizer that is nothing but its hooks.
 TEST_F(Standby, SaysWhichImportsARestartRepeats) {
-  module("optim/__init__", "");
-  module("optim/optimizer",
-         "hooks = []\nregister_optimizer_step_post_hook = hooks.append\n"
-         "class Optimizer:\n"
-         "    state = {}\n"
-         "    def step(self):\n"
-         "        for hook in hooks: hook(self, (), {})\n");
+  module_with_optimizer();
   folder_.write("lib/slow/__init__.py", "");
   folder_.write("lib/slow/part.py", "import time\ntime.sleep(0.2)\n");
   folder_.write("lib/reader.py",
@@ -225,6 +228,23 @@ TEST_F(Standby, SaysWhichImportsARestartRepeats) {
     EXPECT_THAT(job.out(), HasSubstr("waited"));
     std::filesystem::remove(folder_ / "go-0");
   }
+}
+
+// A worker that was a standby knows what was not loaded for it. The text of the script does not name the module.
+TEST_F(Standby, SaysWhichModulesOfALoadedPackageARestartImports) {
+  module_with_optimizer();
+  module("late", "import time\ntime.sleep(0.2)\n");
+  folder_.write("train.py", std::string("__import__('torch.late')\n"
+                                        "import torch.optim.optimizer\n"
+                                        "torch.optim.optimizer.Optimizer().step()\n") +
+                                kScript);
+  Job job(command({"--standby=2"}), setup());
+  ASSERT_TRUE(wait_for_standbys(job)) << job.err();
+  EXPECT_THAT(ddpctl("status " + std::to_string(job.pid())).output,
+              ContainsRegex("each restart imports torch.late [0-9.]+ m?s; "
+                            "--preload=torch.late saves [0-9.]+ m?s\n"));
+  go(0);
+  EXPECT_EQ(job.wait(), exited(0)) << job.err();
 }
 
 TEST_F(Standby, AModuleThatReadsARankIsLeftOut) {

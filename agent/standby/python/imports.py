@@ -24,6 +24,7 @@ OF_A_WORKER = {
     "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_NAME", "ROLE_RANK",
     "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS",
     "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_ERROR_FILE"}
+_CLOCKS = ("time", "time_ns")  # a seed may be made of their values
 _FILE_LOADERS = (ExtensionFileLoader, SourceFileLoader, SourcelessFileLoader)
 
 
@@ -44,6 +45,7 @@ class Unit:
         self.needs = set()    # units
         self.reads = set()    # names of variables
         self.does = set()     # names in DOINGS
+        self.reads_clock = False
         self.missing = set()  # modules that it looked for
         self.registered = []  # (atexit.register or the like, its arguments): called when the program imports the package
         self.printed = [b"", b""]
@@ -52,7 +54,7 @@ class Unit:
 
 
 class _Variables(dict):
-    """In the place of the dictionary that os.environ and os.environb share."""
+    """In the place of the dictionary that os.environ, os.environb and the module posix share."""
 
     def __init__(self, variables, loading):
         super().__init__(variables)
@@ -107,16 +109,21 @@ class Loading:
         import atexit
         import importlib.util
         import multiprocessing.synchronize
+        import posix
         import random
         import subprocess
         import tempfile
         import threading
+        import time
         import uuid
         self._at_first = set(sys.modules)
         self._variables = os.environ._data
         self._recorded = _Variables(self._variables, self)
         for environment in (os.environ, os.environb):
             environment._data = self._recorded
+        self._replace(posix, "environ", self._recorded)
+        for name in _CLOCKS:
+            self._replace(time, name, self._noting_clock(getattr(time, name)))
         for module, name, doing in ((os, "urandom", "draws"), (random, "_urandom", "draws"), (uuid, "uuid1", "draws"),
                                     (random.Random, "seed", "draws"), (os, "getpid", "asks for its process id"),
                                     (multiprocessing.synchronize.SemLock, "__init__", "makes a lock"),
@@ -176,9 +183,18 @@ class Loading:
     def _noting(self, function, doing):
         def called(*arguments, **named):
             is_seeded = function.__name__ == "seed" and (len(arguments) > 1 and arguments[1] is not None or named.get("a"))
-            if self._stack and not is_seeded:
-                self._note(doing)
+            if self._stack and (unit := self._unit_that_calls(doing)) and not (is_seeded and not unit.reads_clock):
+                unit.does.add(doing)
             return function(*arguments, **named)
+        called.__name__ = function.__name__
+        return called
+
+    def _noting_clock(self, function):
+        """A seed that a package gives to a generator may be the time, which all standbys would share."""
+        def called(*arguments):
+            if self._stack and (unit := self._unit_that_calls("reads a clock")):
+                unit.reads_clock = True
+            return function(*arguments)
         called.__name__ = function.__name__
         return called
 
@@ -208,17 +224,17 @@ class Loading:
         unit.does.add("registers for forks")
         function(**named)
 
-    def _note(self, doing):
-        """The package whose code calls has done it, by whatever way through the standard library."""
+    def _unit_that_calls(self, doing):
+        """The package whose code calls, by whatever way through the standard library; None: none is to blame."""
         frame = sys._getframe(2)
         while frame:
             name = frame.f_globals.get("__name__") or ""
             if name == "tempfile" and doing != "makes a temporary file":
-                return  # its generator asks for the process id before each use
+                return None  # its generator asks for the process id before each use
             if not is_of_standard_library(name) and name != __name__:
-                self._by_name.get(top(name), self.unit()).does.add(doing)
-                return
+                return self._by_name.get(top(name), self.unit())
             frame = frame.f_back
+        return None
 
     def _importing(self, importing):
         def __import__(name, globals=None, locals=None, fromlist=(), level=0):

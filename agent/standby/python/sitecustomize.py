@@ -298,7 +298,7 @@ class _Preloaded:
         import logging  # noqa: F401  state.py looks at it
         number = len(self._requests)
         self._requests.append(request)
-        seen, files = state.seen(), set(_files_of_this_process())
+        seen, files, shared = state.seen(), set(_files_of_this_process()), set(_shared_memory())
         with imports.Loading(state, number, {name: unit.modules[name] for name, unit in self._unit_of.items()}) as loading:
             self.left_out += request.perform()
         if changed := state.changes(seen, state.seen()):
@@ -308,6 +308,8 @@ class _Preloaded:
                 raise _Unfit(request.name, why_unfit)
         if left := sorted(set(_files_of_this_process()) - files):
             raise _Unfit(request.name, f"{request.name} opens {_words_of_file(left[0][1])} while it is imported")
+        if set(_shared_memory()) - shared:
+            raise _Unfit(request.name, f"{request.name} maps memory that processes share while it is imported")
         for module, names in loading.needed().items():
             self._imported.setdefault(module, set()).update(names)
         self._units += [unit for unit in loading.units if unit.modules]
@@ -596,6 +598,15 @@ def _files_of_this_process():
             pass
 
 
+def _shared_memory():
+    """Where this process has memory that it and a fork of it write for each other to see."""
+    with open("/proc/self/maps", "rb") as maps:
+        for line in maps:
+            place, access = line.split(maxsplit=2)[:2]
+            if access[1:2] == b"w" and access[3:4] == b"s":
+                yield place
+
+
 def _words_of_file(target):
     return "a socket" if target.startswith("socket:") else f"a GPU ({target})" if target.startswith("/dev/nvidia") else target
 
@@ -645,6 +656,8 @@ class _Zygote:
         try:
             if sys.version_info < _OLDEST:
                 raise _Unfit("", "Python %d.%d is too old: 3.10 is needed" % sys.version_info[:2])
+            if why := _why_unfit(self._sockets):  # a .pth file or the like has begun something
+                raise _Unfit("", why)
             _library()
             _load_in_place()
             loaded = self._preloaded.load(names, self._check)

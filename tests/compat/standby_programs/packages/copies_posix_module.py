@@ -1,0 +1,3 @@
+"""Copies what os.environ was made of."""
+import posix
+ENV = dict(posix.environ)

@@ -1,0 +1,3 @@
+import random
+import time
+own = random.Random(time.time_ns())

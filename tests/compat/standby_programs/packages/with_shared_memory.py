@@ -1,0 +1,2 @@
+import mmap
+memory = mmap.mmap(-1, mmap.PAGESIZE)
