@@ -128,6 +128,14 @@ StandbyPool::Hooks Workers::standby_hooks() {
                 files_.run<int>([path] { return ::unlink(path.c_str()); }, [](int) {});
               },
           .is_replacing = [this] { return replacement_.is_replacing(); },
+          .gpus =
+              [this] {
+                std::vector<link::GpuUse> gpus;
+                for (const Worker& each : workers_) {
+                  gpus.push_back(each.link ? each.link->gpu() : link::GpuUse{});
+                }
+                return gpus;
+              },
           .reaped =
               [this] {
                 reaper_.reap();
@@ -351,7 +359,8 @@ std::shared_ptr<WorkerLink> Workers::make_link(ChildEnvironment& environment) {
   // The agent's own, if it is itself a worker.
   for (const char* const name :
        {link::kSocketVariable, link::kPageVariable, record::kVariable, link::kSnapshotVariable,
-        link::kMirrorVariable, link::kPreparedVariable, link::kReplacesVariable}) {
+        link::kMirrorVariable, link::kPreparedVariable, link::kReplacesVariable,
+        link::kStandbyGpuVariable}) {
     environment.unset(name);
   }
   auto made = WorkerLink::make(parts_.io.get_executor());
