@@ -17,7 +17,7 @@
 namespace ddprun {
 namespace {
 
-// The driver gives memory back while it ends a process, in some 0.1 s for tens of gigabytes, and tells nobody.
+// The driver gives memory back while it ends a process, in some 0.1 s for tens of gigabytes, and does not say when.
 constexpr auto kMemoryLimit = std::chrono::seconds(5);
 constexpr auto kLooksForMemory = std::chrono::milliseconds(10);
 
