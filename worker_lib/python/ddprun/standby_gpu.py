@@ -11,7 +11,7 @@ import select
 import sys
 import time
 
-# The driver gives memory back while it ends a process, in some 0.1 s for tens of gigabytes, and tells nobody.
+# The driver gives memory back while it ends a process, in some 0.1 s for tens of gigabytes, and does not say when.
 _MEMORY_LIMIT_S = 5
 _LOOKS_FOR_MEMORY_S = 0.01
 
