@@ -13,7 +13,10 @@ Core::Core(StandbySpec spec, int local_world_size)
     : spec_(std::move(spec)), modules_(spec_.modules), why_none_(spec_.why_none) {
   if (spec_.wanted == 0) state_ = State::kOff;
   if (spec_.prepares) ranks_.state = RanksState::kIdle;
-  ranks_.waits.resize(static_cast<std::size_t>(local_world_size));
+  const auto ranks = static_cast<std::size_t>(local_world_size);
+  ranks_.waits.resize(ranks);
+  ranks_.preparations.resize(ranks);
+  ranks_.gpus.resize(ranks);
 }
 
 std::vector<Action> Core::step(const Event& event) {
@@ -37,7 +40,9 @@ void Core::on(Out& out, const Waits& waits) {
 
 void Core::on(Out& out, const Taken& taken) {
   if (taken.local_rank) {
-    ranks_.waits[static_cast<std::size_t>(*taken.local_rank)] = false;
+    const auto index = static_cast<std::size_t>(*taken.local_rank);
+    ranks_.waits[index] = false;
+    ranks_.preparations[index].reset();
     if (are_ranks_full()) make_later(out);
     return;
   }
@@ -322,6 +327,7 @@ void Core::end_round_of_ranks(Out& out) {
   ranks_.state = ranks_.is_given_up ? RanksState::kNone : RanksState::kIdle;
   ranks_.kills = ranks_.lost = 0;
   ranks_.delay = {};
+  ranks_.gpus.assign(ranks_.gpus.size(), {});
   if (!ranks_.is_given_up) ranks_.why_none.clear();
 }
 
@@ -337,6 +343,10 @@ void Core::on(Out& out, const RankTimer& fired) {
                             std::to_string(kSetUpLimit / std::chrono::minutes(1)) + " minutes");
   }
   if (ranks_.state != RanksState::kSettling) return;
+  for (std::size_t rank = 0; rank < fired.gpus.size(); ++rank) {
+    link::GpuUse& its = ranks_.gpus.at(rank);
+    if (!its.is_on_gpu() || !its.is_known()) its = fired.gpus[rank];
+  }
   if (fired.is_replacing) return make_later(out);
   make_next(out);
 }
@@ -362,6 +372,7 @@ void Core::rank_lost(Out& out, int local_rank, const Lost& lost) {
   const std::string how = "ended with " + lost.status.to_string() +
                           (lost.last_words.empty() ? "" : ": " + lost.last_words);
   const auto index = static_cast<std::size_t>(local_rank);
+  ranks_.preparations[index].reset();
   if (ranks_.waits[index]) {
     ranks_.waits[index] = false;
     if (++ranks_.lost > std::max(kLostMax, static_cast<int>(ranks_.waits.size()))) {
@@ -382,18 +393,29 @@ void Core::make_next(Out& out) {
   if (lacking == ranks_.waits.end()) {
     ranks_.state = RanksState::kFull;
     out.emplace_back(DisarmTimer{TimerOf::kRanks});
-    tell_of_ranks(out, "workers are replaced in place when they die");
+    tell_of_ranks(out, "workers are replaced in place when they die" +
+                           (ranks_.why_unprepared.empty()
+                                ? ""
+                                : "; the program's set-up is made then: " + ranks_.why_unprepared));
     return;
   }
+  const auto index = static_cast<std::size_t>(lacking - ranks_.waits.begin());
+  const link::GpuUse& gpu = ranks_.gpus[index];
+  if (!gpu.is_known()) return make_later(out);
   if (is_blank_coming() && ranks_.delay < kForkLimit) {
     ranks_.delay += kRefill;
     return make_later(out);
   }
   ranks_.state = RanksState::kMaking;
   ranks_.delay = {};
-  ranks_.made = static_cast<int>(lacking - ranks_.waits.begin());
+  ranks_.made = static_cast<int>(index);
+  const link::Preparation preparation = preparation_of(index, ranks_.gpus, ranks_.preparations);
+  ranks_.preparations[index] = preparation;
+  if (preparation != link::Preparation::kWhole && ranks_.why_unprepared.empty()) {
+    ranks_.why_unprepared = why_not_whole(gpu);
+  }
   out.emplace_back(ArmTimer{kSetUpLimit, TimerOf::kRanks});
-  out.emplace_back(MakeForRank{ranks_.made});
+  out.emplace_back(MakeForRank{ranks_.made, preparation, gpu});
 }
 
 void Core::make_later(Out& out) {
@@ -406,6 +428,8 @@ void Core::end_for_ranks(Out& out) {
   out.emplace_back(EndForRanks{});
   out.emplace_back(DisarmTimer{TimerOf::kRanks});
   ranks_.waits.assign(ranks_.waits.size(), false);
+  ranks_.preparations.assign(ranks_.preparations.size(), std::nullopt);
+  ranks_.why_unprepared.clear();
 }
 
 void Core::give_up(Out& out, const std::string& why) {

@@ -78,7 +78,8 @@
 //   (12) SIGKILL is no verdict (memory, or somebody): at most kKillsMax times in a row
 //   (13) at most as often as there are ranks, and kLostMax times, in one round: what waits and ends by itself is no use
 //   (14) while a blank standby is about to wait, from which it is made, at most kForkLimit: without one it imports all
-//        that the zygote imports, and keeps that in memory of its own
+//        that the zygote imports, and keeps that in memory of its own; and while its worker has not said what it takes of
+//        its GPU, which decides how far this standby is prepared (gpu_room.h)
 //   (15) if it says so for the whole job, RoundBegins and RoundOver lead to None, too
 //
 // clang-format on
@@ -90,6 +91,7 @@
 #include <variant>
 #include <vector>
 
+#include "agent/core/gpu_room.h"
 #include "agent/job.h"
 #include "rendezvous/common/exit_status.h"
 
@@ -128,6 +130,8 @@ struct ZygoteCannotStart {
 };
 struct RankTimer {
   bool is_replacing = false;  // a worker of the job has not committed its first step since
+  std::vector<link::GpuUse> gpus =
+      {};  // what the workers say, by local rank; empty: all are on the CPU
 };
 struct Waits {                         // that for a rank has made the set-up
   std::optional<int> local_rank = {};  // none: it is blank
@@ -195,6 +199,8 @@ struct EndBlanks {  // Lost does not follow
 };
 struct MakeForRank {
   int local_rank = 0;
+  link::Preparation preparation = link::Preparation::kWhole;
+  link::GpuUse gpu = {};
   bool operator==(const MakeForRank&) const = default;
 };
 struct EndForRanks {  // Lost does not follow
@@ -251,6 +257,8 @@ class Core {
   int waiting_for_ranks() const;
   // Why there are none, in this round; empty: they wait, are being made, or it is not known yet.
   const std::string& why_none_for_ranks() const { return ranks_.why_none; }
+  // Why they make their set-ups only when they take their places; empty: they have made them, or there are none.
+  const std::string& why_unprepared() const { return ranks_.why_unprepared; }
   // There will be none in this job.
   bool are_ranks_given_up() const { return ranks_.is_given_up; }
 
@@ -330,13 +338,18 @@ class Core {
 
   struct Ranks {
     RanksState state = RanksState::kOff;
-    std::vector<bool> waits;            // by local rank
-    int made = 0;                       // the local rank of the one that is being made
-    int kills = 0;                      // in a row
-    int lost = 0;                       // in this round
+    std::vector<bool> waits;  // by local rank, as the next two
+    // Waits, or is made.
+    std::vector<std::optional<link::Preparation>> preparations;
+    std::vector<link::GpuUse>
+        gpus;       // as each has said first in this round, before there were standbys
+    int made = 0;   // the local rank of the one that is being made
+    int kills = 0;  // in a row
+    int lost = 0;   // in this round
     std::chrono::milliseconds delay{};  // the next one waits so long for a blank standby
     bool is_given_up = false;           // for the whole job
     std::string why_none;
+    std::string why_unprepared;
     std::string told;  // the last sentence
   };
   Ranks ranks_;

@@ -171,6 +171,17 @@ WorkerLink::Recovered WorkerLink::recovered() const {
           written.generation.load(std::memory_order_acquire)};
 }
 
+link::GpuUse WorkerLink::gpu() const {
+  const Mapped<link::Page> page(page_.get());
+  if (page.get() == nullptr) return {};
+  const link::Gpu& written = page.get()->gpu;
+  const std::uint64_t used = written.used_bytes.load(std::memory_order_acquire);
+  return {.id = written.id,
+          .index = written.index,
+          .free_bytes = written.free_bytes,
+          .used_bytes = used};
+}
+
 // ---- what it has written
 
 std::optional<WorkerProgress> WorkerLink::progress() const {

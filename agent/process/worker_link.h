@@ -83,6 +83,8 @@ class WorkerLink : public std::enable_shared_from_this<WorkerLink> {
     std::uint32_t generation = 0;
   };
   Recovered recovered() const;
+  // Likewise: what it takes of a GPU.
+  link::GpuUse gpu() const;
 
   // The progress that the worker reported; none if it reported none. Also valid after its end.
   std::optional<WorkerProgress> progress() const;

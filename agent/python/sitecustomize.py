@@ -46,7 +46,7 @@ class _Hooks:
 
     def __init__(self, folder):
         replaces = "DDPRUN_REPLACES" in os.environ
-        names = ("hooks", "progress", "collectives", *(("groups",) if replaces else ()))
+        names = ("hooks", "progress", "collectives", *(("groups", "standby_gpu") if replaces else ()))
         self.texts = {name: __loader__.get_data(f"{folder}/package/ddprun/{name}.py") for name in names}
         self.in_place = __loader__.get_data(folder + "/libddprun_in_place.so") if replaces else None
         wants_nccl = os.environ.pop("DDPRUN_NCCL_RECORD", None) is not None

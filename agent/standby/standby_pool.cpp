@@ -197,7 +197,9 @@ void StandbyPool::start_when_ready() {
 
 void StandbyPool::perform(const standby::ArmTimer& action) {
   timer(action.timer).arm(action.after, [this, of = action.timer] {
-    if (of == standby::TimerOf::kRanks) return post(standby::RankTimer{hooks_.is_replacing()});
+    if (of == standby::TimerOf::kRanks) {
+      return post(standby::RankTimer{hooks_.is_replacing(), hooks_.gpus()});
+    }
     if (!job_.standbys.is_program) return on_zygote_timer("");
     calls_.run<std::string>(why_program_is_none(),
                             [this](const std::string& why) { on_zygote_timer(why); });

@@ -58,6 +58,7 @@ class StandbyPool {
     std::function<pid_t(int local_rank)> worker;               // that it may replace; 0: none
     std::function<void(const std::string& path)> remove_file;  // without waiting for it
     std::function<bool()> is_replacing;                        // as standby::RankTimer has it
+    std::function<std::vector<link::GpuUse>()> gpus;           // likewise
 
     std::function<void()> reaped;  // a child of this object was reaped
     std::function<void(std::string_view sentence, bool is_warning)> tell;
@@ -172,7 +173,7 @@ class StandbyPool {
   void lose(Standby& standby);
   bool become(Standby& standby, const ProcessSpec& spec);
 
-  Result<void> make_for_rank(int local_rank);
+  Result<void> make_for_rank(const standby::MakeForRank& action);
   void on_hello_for_rank(const Standby& standby);
   void on_looked(pid_t pid, bool runs_the_same);
   void on_end_for_rank(Standby& standby, ExitStatus status);

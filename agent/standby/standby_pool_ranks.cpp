@@ -62,6 +62,13 @@ bool run_the_same(pid_t standby, pid_t worker) {
          (first.st_dev == second.st_dev && first.st_ino == second.st_ino);
 }
 
+// What kStandbyGpuVariable has.
+std::string text_for_standby(const standby::MakeForRank& action) {
+  const auto preparation = static_cast<std::size_t>(action.preparation);
+  return std::string(link::kPreparations.at(preparation)) + " " + std::to_string(action.gpu.index) +
+         " " + std::to_string(action.gpu.used_bytes);
+}
+
 // The last line that is not empty.
 std::string last_line_of(int file) {
   const off_t end = ::lseek(file, 0, SEEK_END);
@@ -78,12 +85,13 @@ std::string last_line_of(int file) {
 // ---- they come and go
 
 void StandbyPool::perform(const standby::MakeForRank& action) {
-  if (auto made = make_for_rank(action.local_rank); !made) {
+  if (auto made = make_for_rank(action); !made) {
     post(standby::CannotMake{made.error().to_string()});
   }
 }
 
-Result<void> StandbyPool::make_for_rank(int local_rank) {
+Result<void> StandbyPool::make_for_rank(const standby::MakeForRank& action) {
+  const int local_rank = action.local_rank;
   const std::uint64_t own = own_memory_of(hooks_.worker(local_rank));
   if (auto room = has_room(own + kRoomBesides); !room) return room;
   UniqueFd stdout_file(::memfd_create("ddprun-stdout", MFD_CLOEXEC));
@@ -95,6 +103,10 @@ Result<void> StandbyPool::make_for_rank(int local_rank) {
   if (!blueprint) return fail(std::move(blueprint.error()));
   blueprint->spec.stdout_fd = stdout_file.get();
   blueprint->spec.stderr_fd = stderr_file.get();
+  if (action.gpu.is_on_gpu()) {
+    blueprint->spec.environment.push_back(std::string(link::kStandbyGpuVariable) + "=" +
+                                          text_for_standby(action));
+  }
   Standby& standby = standbys_.emplace_back();
   standby.local_rank = local_rank;
   *standby.child.on_end = [this, &standby](ExitStatus status) { on_end_for_rank(standby, status); };
@@ -201,6 +213,7 @@ std::optional<ReplacementStatus> StandbyPool::replacement() const {
   ReplacementStatus status;
   status.waiting = core_.waiting_for_ranks();
   status.why_none = core_.why_none_for_ranks();
+  status.why_unprepared = core_.why_unprepared();
   return status;
 }
 

@@ -142,10 +142,12 @@ struct StandbyStatus {
 // Whether workers that die are replaced in place, and by whom.
 struct ReplacementStatus {
   bool can_recover = false;      // all workers of this node have said that they can
-  int waiting = 0;               // prepared standbys
+  int waiting = 0;               // standbys for ranks
   int wanted = 0;                // one for each worker
   std::uint32_t generation = 0;  // of this round's groups: counts the replacements of the job in it
   std::string why_none;          // empty: they wait, are being made, or it is not known yet
+  std::string why_unprepared =
+      {};  // why they make their set-ups only then; empty: they have made them
 
   bool operator==(const ReplacementStatus&) const = default;
 };

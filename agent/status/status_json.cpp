@@ -103,6 +103,7 @@ static void fields(auto& json, Is<ReplacementStatus> auto& replacement) {
   json("wanted", replacement.wanted);
   json("generation", replacement.generation);
   json("why_none", replacement.why_none);
+  json.may_lack("why_unprepared", replacement.why_unprepared);
 }
 
 static void fields(auto& json, Is<StoreStatus> auto& store) {

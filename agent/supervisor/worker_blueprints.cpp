@@ -39,7 +39,8 @@ std::shared_ptr<WorkerLink> WorkerBlueprints::make_link(ChildEnvironment& enviro
   // The agent's own, if it is itself a worker.
   for (const char* const name :
        {link::kSocketVariable, link::kPageVariable, record::kVariable, link::kSnapshotVariable,
-        link::kMirrorVariable, link::kPreparedVariable, link::kReplacesVariable}) {
+        link::kMirrorVariable, link::kPreparedVariable, link::kReplacesVariable,
+        link::kStandbyGpuVariable}) {
     environment.unset(name);
   }
   auto made = WorkerLink::make(parts_.io.get_executor());

@@ -101,6 +101,14 @@ StandbyPool::Hooks Workers::standby_hooks() {
                 files_.run<int>([path] { return ::unlink(path.c_str()); }, [](int) {});
               },
           .is_replacing = [this] { return replacement_.is_replacing(); },
+          .gpus =
+              [this] {
+                std::vector<link::GpuUse> gpus;
+                for (const Worker& each : workers_) {
+                  gpus.push_back(each.link ? each.link->gpu() : link::GpuUse{});
+                }
+                return gpus;
+              },
           .reaped =
               [this] {
                 reaper_.reap();

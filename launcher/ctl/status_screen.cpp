@@ -104,13 +104,18 @@ std::string replacement(const JobStatus& status) {
     all.wanted += node.replacement->wanted;
     all.generation = std::max(all.generation, node.replacement->generation);
     if (all.why_none.empty()) all.why_none = node.replacement->why_none;
+    if (all.why_unprepared.empty()) all.why_unprepared = node.replacement->why_unprepared;
   }
   if (!all.why_none.empty()) {
     return "workers cannot be replaced in place: " + printable(all.why_none) + "\n";
   }
   if (!can_all || all.wanted == 0) return "";
   std::string text = "workers are replaced in place: " + std::to_string(all.waiting) + " of " +
-                     std::to_string(all.wanted) + " standbys prepared";
+                     std::to_string(all.wanted) + " standbys " +
+                     (all.why_unprepared.empty() ? "prepared" : "wait");
+  if (!all.why_unprepared.empty()) {
+    text += ", and make the program's set-up then (" + printable(all.why_unprepared) + ")";
+  }
   if (all.generation > 0) {
     text += "; " + std::to_string(all.generation) + " replaced in this round";
   }

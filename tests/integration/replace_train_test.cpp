@@ -90,6 +90,7 @@ class ReplaceTrain : public ::testing::TestWithParam<Way> {
     Job job(command(folder.path(), plan.options(standbys_of(GetParam()))), setup);
     ASSERT_NO_FATAL_FAILURE(plan.let_happen(job, GetParam().ranks, kTime));
     ASSERT_EQ(job.wait(kTime), exited(0)) << job.err();
+    said_ = job.err();
     EXPECT_TRUE(end_with_the_same_bytes(undisturbed().folder->path(), folder.path())) << job.err();
     EXPECT_THAT(job.left_over(), IsEmpty());
     const std::string events = plan.events();
@@ -103,6 +104,8 @@ class ReplaceTrain : public ::testing::TestWithParam<Way> {
       EXPECT_THAT(events, Not(HasSubstr("\"round\":1"))) << job.err();
     }
   }
+
+  std::string said_;  // on stderr, by the last job
 };
 
 TEST_P(ReplaceTrain, AtAnyPointLeavesTheSameBits) {
@@ -177,6 +180,51 @@ TEST_P(ReplaceTrainOverNccl, AGpuThatHasFailedGetsNoOtherRank) {
   EXPECT_THAT(job.err(), HasSubstr("its GPU has failed ("));
   EXPECT_THAT(read_file(marks / "events"), HasSubstr("\"round\":1")) << job.err();
   EXPECT_TRUE(end_with_the_same_bytes(undisturbed().folder->path(), folder.path())) << job.err();
+}
+
+TEST_P(ReplaceTrainOverNccl, GroupsAreMadeAnewWhileTheOnesBeforeAreFreed) {
+  dies({"backward:5:1", "optimizer:8:0", "forward:11:2"}, /*is_always_in_place=*/true,
+       {{"DDPRUN_NCCL_FREE_LATER", "1"}, {"FAKE_NCCL_ABORT_MS", "1000"}});
+}
+
+// Each rank takes 1.5 GB of its GPU's, and a second model has no room beside it.
+std::map<std::string, std::string> gpus_of(const char* megabytes, const TemporaryTree& tree,
+                                           const char* late_ms) {
+  return {{"DDPRUN_MORTAL_BALLAST_MB", "1500"},
+          {"FAKE_GPU_MEMORY", tree / "memory"},
+          {"FAKE_GPU_MEMORY_MB", megabytes},
+          {"FAKE_GPU_MEMORY_LATE_MS", late_ms}};
+}
+
+TEST_P(ReplaceTrainOverNccl, AStandbyWithoutRoomOnItsGpuComesWhenTheMemoryIsBack) {
+  for (const char* const megabytes : {"2700", "2000"}) {  // room for a context; not even for that
+    const TemporaryTree tree;
+    dies({"backward:5:1"}, /*is_always_in_place=*/true, gpus_of(megabytes, tree, "300"));
+    EXPECT_THAT(said_, HasSubstr("the program's set-up is made then: GPU "));
+  }
+}
+
+TEST_P(ReplaceTrainOverNccl, MemoryThatDoesNotComeBackIsSaidAndAllBeginAnew) {
+  const TemporaryTree tree;
+  dies({"backward:5:1"}, /*is_always_in_place=*/false, gpus_of("2700", tree, "6000"));
+  EXPECT_THAT(said_,
+              HasSubstr("the memory of the process before is not back after 5 s: its GPU has "));
+}
+
+TEST_P(ReplaceTrainOverNccl, AStepWaitsOnceMoreThanWhereNoRankIsReplaced) {
+  const auto waits = [&](const std::string& standbys) {
+    const TemporaryTree folder;
+    Job job(command(folder.path(), {"--standby=" + standbys}),
+            setup_of({.environment = {{"DDPRUN_MORTAL_COUNTS", "1"}}}));
+    EXPECT_EQ(job.wait(kTime), exited(0)) << job.err();
+    const std::string out = job.out();
+    const std::size_t at = out.find("waits ");
+    return at == std::string::npos ? 0 : std::stol(out.substr(at + 6));
+  };
+  const long plain = waits("off");
+  EXPECT_GT(plain, 0);
+  constexpr long kCountedSteps = 20;
+  EXPECT_EQ(waits("3") - plain, kCountedSteps);
 }
 
 TEST_P(ReplaceTrainOverNccl, AnOlderNcclIsRefused) {

@@ -4,10 +4,12 @@
 // test says (death.h). Its checkpoints are written synchronously (now) or asynchronously (later).
 // The last of them, of step kSteps, is what tests compare. DDPRUN_MORTAL_STEPS=N: it ends after N steps;
 // DDPRUN_MORTAL_END=FILE: after a multiple of kSteps, as soon as there is this file. DDPRUN_MORTAL_REST=FILE: each
-// step waits for 20 ms while there is this file. DDPRUN_MORTAL_DEVICE=cuda:0: all ranks train there.
+// step waits for 20 ms while there is this file. DDPRUN_MORTAL_DEVICE=cuda:0: all ranks train there, over
+// NCCL too.
 // DDPRUN_MORTAL_PARTS=N: the gradients of each step are accumulated from N parts of its batch. DDPRUN_MORTAL_AHEAD=1: no
 // step reads its loss, so that the host is ahead of a GPU. DDPRUN_MORTAL_GPU_FAILS=RANK: the fake GPU of this rank fails
-// in step 8 of the first round.
+// in step 8 of the first round. DDPRUN_MORTAL_BALLAST_MB=N: each rank takes so much more of its GPU.
+// DDPRUN_MORTAL_COUNTS=1: the model has no buffers, and rank 0 prints how often its steps have waited for the fake GPU.
 #include <ATen/CPUGeneratorImpl.h>
 #include <dlfcn.h>
 #include <torch/nn.h>
@@ -42,16 +44,31 @@ using torch::Tensor;
 
 constexpr int kSteps = 30;
 constexpr int kStepsBetweenCheckpoints = 3;
+constexpr int kFirstCounted = 10;  // before it what a step does is looked at
 constexpr std::int64_t kSamples = 250;
 constexpr std::int64_t kInputs = 32;
 constexpr std::int64_t kClasses = 10;
 constexpr std::int64_t kBatch = 8;
 constexpr std::uint64_t kSeed = 11;
 
+int number_in(const char* variable, int otherwise) {
+  const char* const text = std::getenv(variable);
+  return text == nullptr ? otherwise : std::atoi(text);
+}
+
+bool counts_waits() { return number_in("DDPRUN_MORTAL_COUNTS", 0) != 0; }
+
+std::uint64_t waits_for_gpu() {
+  const auto waits = reinterpret_cast<std::uint64_t (*)()>(::dlsym(RTLD_DEFAULT, "fake_gpu_waits"));
+  return waits == nullptr ? 0 : waits();
+}
+
 struct Net : torch::nn::Module {
   Net() {
     fc1 = register_module("fc1", torch::nn::Linear(kInputs, 64));
-    norm = register_module("norm", torch::nn::BatchNorm1d(64));
+    norm = register_module(
+        "norm", torch::nn::BatchNorm1d(
+                    torch::nn::BatchNorm1dOptions(64).track_running_stats(!counts_waits())));
     fc2 = register_module("fc2", torch::nn::Linear(64, 64));
     fc3 = register_module("fc3", torch::nn::Linear(64, kClasses));
   }
@@ -94,11 +111,6 @@ std::shared_ptr<Net> make_net(torch::Device device) {
   return net;
 }
 
-int number_in(const char* variable, int otherwise) {
-  const char* const text = std::getenv(variable);
-  return text == nullptr ? otherwise : std::atoi(text);
-}
-
 int steps_planned() {
   const bool is_open =
       std::getenv("DDPRUN_MORTAL_STEPS") != nullptr || std::getenv("DDPRUN_MORTAL_END") != nullptr;
@@ -137,6 +149,8 @@ class Training {
     recoverable_.keep(at_.step, at_.epoch, at_.consumed, loss_sum_, asked_);
     recoverable_.keep(schedule_);
     recoverable_.keep_replicated(scaler_);
+    const std::int64_t ballast = std::int64_t{number_in("DDPRUN_MORTAL_BALLAST_MB", 0)} << 20;
+    ballast_ = torch::empty({ballast}, torch::dtype(torch::kUInt8).device(context.device()));
     if (std::getenv("DDPRUN_PREPARED") != nullptr) death::recovery_begins();
     recoverable_.join();
   }
@@ -163,6 +177,7 @@ class Training {
     if (!context_.is_main_process()) return;
     for (const Tensor& sum : sums) std::printf("loss %a\n", sum.item<double>());
     for (const Tensor& model : models) std::printf("model %lx\n", model.item<std::int64_t>());
+    if (counts_waits()) std::printf("waits %lu\n", waits_);
   }
 
  private:
@@ -200,6 +215,7 @@ class Training {
   void step(const Tensor& indices) {
     death::at_step(at_.step + 1);
     rest();
+    const std::uint64_t waits_before = waits_for_gpu();
     recoverable_.step([&] {
       death::recovery_ends();
       optimizer_.zero_grad();
@@ -215,6 +231,7 @@ class Training {
       scaler_.update();
     });
     death::recovery_ends();
+    if (at_.step >= kFirstCounted) waits_ += waits_for_gpu() - waits_before;
     ++at_.step;
     schedule_.step();
     death::reach("after_step");
@@ -268,8 +285,10 @@ class Training {
   Checkpointer checkpoints_;
   Tensor inputs_;
   Tensor targets_;
+  Tensor ballast_;
   TrainingPosition at_;
   double loss_sum_ = 0;
+  std::uint64_t waits_ = 0;
   std::int64_t asked_ = 0;  // after this step
   bool is_to_end_ = false;
   Recoverable recoverable_;
@@ -284,6 +303,12 @@ int main(int argc, char** argv) {
   ddprun::ContextOptions options{.backend = ddprun::backend_from(argc > 3 ? argv[3] : "gloo")};
   if (const char* const device = std::getenv("DDPRUN_MORTAL_DEVICE"))
     options.device = torch::Device(device);
+  if (options.device && options.backend == ddprun::Backend::kNccl) {
+    // NCCL refuses two ranks of one host on a GPU. A process that is forked for a rank would have the
+    // name of the process before.
+    options.can_be_standby = false;
+    if (const char* const rank = std::getenv("RANK")) ::setenv("NCCL_HOSTID", rank, 1);
+  }
   const int code = ddprun::run(
       argc, argv,
       [&](ddprun::Context& context) {

@@ -1,12 +1,18 @@
 // Inside libddprun_nccl.so only: the functions that need CUDA's and NCCL's headers.
 #include <ATen/cuda/CUDAContext.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGraphsC10Utils.h>
+#include <c10/cuda/CUDAGuard.h>
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 #include <nccl.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <functional>
+#include <string_view>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 #include <utility>
 #include <vector>
@@ -81,6 +87,23 @@ __attribute__((visibility("default"))) void ddprun_use_gpu(int index) {
 
 __attribute__((visibility("default"))) int ddprun_gpu_generation(int index) {
   return at::cuda::getDeviceProperties(static_cast<c10::DeviceIndex>(index))->major;
+}
+
+__attribute__((visibility("default"))) ddprun::GpuMemory ddprun_gpu_memory(int index) {
+  namespace allocator = c10::cuda::CUDACachingAllocator;
+  const auto device = static_cast<c10::DeviceIndex>(index);
+  at::globalContext().lazyInitDevice(c10::DeviceType::CUDA);  // with its allocator
+  const c10::cuda::CUDAGuard guard(device);
+  std::size_t left = 0;
+  std::size_t total = 0;
+  C10_CUDA_CHECK(cudaMemGetInfo(&left, &total));
+  constexpr auto kAll = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+  const auto& uuid = at::cuda::getDeviceProperties(device)->uuid.bytes;
+  const std::hash<std::string_view> number_of;
+  return {.id = std::max<std::uint64_t>(number_of({uuid, sizeof uuid}), 1),
+          .free_bytes = left,
+          .used_bytes = static_cast<std::uint64_t>(
+              allocator::getDeviceStats(device).reserved_bytes.at(kAll).peak)};
 }
 
 // libtorch_cuda has loaded NCCL, and everybody can see it.

@@ -56,6 +56,7 @@ class Module {
   GpuChooser use_gpu = nullptr;
   GenerationTeller generation = nullptr;
   VersionTeller versions = nullptr;
+  MemoryTeller memory = nullptr;
 
  private:
   Module() {
@@ -77,7 +78,7 @@ class Module {
       void* module = dlopen(place.c_str(), RTLD_NOW | RTLD_GLOBAL);
       if (module != nullptr && find(module, kNcclBackendMaker, make) &&
           find(module, kGpuChooser, use_gpu) && find(module, kGenerationTeller, generation) &&
-          find(module, kVersionTeller, versions)) {
+          find(module, kVersionTeller, versions) && find(module, kMemoryTeller, memory)) {
         return;
       }
       reasons += std::string(reasons.empty() ? "" : "; ") + dlerror();
@@ -156,6 +157,8 @@ void require_cuda(int gpus) {
 }
 
 void use_gpu(int index) { Module::loaded().use_gpu(index); }
+
+GpuMemory memory_of_gpu(int index) { return Module::loaded().memory(index); }
 
 std::string why_not_replaced(const NcclFacts& facts) {
   const auto is_zero = [](const char* value) {

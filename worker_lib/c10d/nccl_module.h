@@ -44,6 +44,14 @@ void require_cuda(int gpus);
 // Makes the GPU the one that this thread means by "the GPU", as torch.cuda.set_device() does.
 void use_gpu(int index);
 
+// What this process sees of a GPU. To ask makes a context there.
+struct GpuMemory {
+  std::uint64_t id = 0;  // the same in all processes that use this GPU
+  std::uint64_t free_bytes = 0;
+  std::uint64_t used_bytes = 0;  // by this process at most, so far
+};
+GpuMemory memory_of_gpu(int index);
+
 // What the decision needs whether ranks over NCCL can be replaced in place.
 struct NcclFacts {
   int version = 0;         // NCCL's number for the version that is loaded
@@ -100,9 +108,11 @@ using NcclBackendMaker = c10d::Backend* (*)(c10d::Store* store, const NcclGroup&
 using GpuChooser = void (*)(int index);
 using GenerationTeller = int (*)(int index);
 using VersionTeller = CudaVersions (*)();
+using MemoryTeller = GpuMemory (*)(int index);
 inline constexpr const char* kNcclBackendMaker = "ddprun_make_nccl_backend";
 inline constexpr const char* kGpuChooser = "ddprun_use_gpu";
 inline constexpr const char* kGenerationTeller = "ddprun_gpu_generation";
 inline constexpr const char* kVersionTeller = "ddprun_cuda_versions";
+inline constexpr const char* kMemoryTeller = "ddprun_gpu_memory";
 
 }  // namespace ddprun

@@ -28,6 +28,7 @@
 #include "worker_lib/group/leave_vote.h"
 #include "worker_lib/group/membership.h"
 #include "worker_lib/group/recovery.h"
+#include "worker_lib/group/standby_gpu.h"
 #include "worker_lib/process/agent_link.h"
 #include "worker_lib/process/log_setup.h"
 #include "worker_lib/process/zygote.h"
@@ -186,6 +187,8 @@ Context::Context(Environment environment, c10::intrusive_ptr<c10d::Store> store,
   const Backend backend = choose_backend(options.backend, options.device);
   const torch::Device device = device_for(environment_, backend, options.device);
   if (device.is_cpu() && options.keep_freed_memory) keep_freed_memory();
+  const bool is_prepared = is_prepared_standby(link_.get());
+  if (is_prepared && device.is_cuda()) await_room_on_gpu(*link_, device.index());
   if (device.is_cuda()) use_gpu(device.index());
   auto membership = std::make_shared<detail::Membership>();
   membership->rank = environment_.rank;
@@ -196,7 +199,6 @@ Context::Context(Environment environment, c10::intrusive_ptr<c10d::Store> store,
   membership->link = link_.get();
   membership->compares_calls = wants_checks(options);
   const bool is_given = store_ != nullptr;
-  const bool is_prepared = is_prepared_standby(link_.get());
   membership->name = kGroupName;
   try {
     if (!is_given && !is_prepared) store_ = make_store(environment_, options.join_timeout);

@@ -42,6 +42,8 @@ constexpr auto kLooksForSockets = std::chrono::milliseconds(10);
 constexpr std::size_t kNotedBytesMax = std::size_t{64} << 20;
 constexpr std::size_t kNotedCallsMax = 10'000;
 constexpr std::size_t kStateBytesMin = 16384;
+// By then the optimizer has its state, and what a process takes of its GPU is known.
+constexpr int kMeasuredSteps = 2;
 
 // "ddprun/3" in generation 2: "ddprun@2/3".
 std::string name_in(const std::string& name, std::uint32_t generation) {
@@ -493,7 +495,14 @@ void Recovery::join(RecoverableState& parts, const std::function<void()>& warm_u
     tell(recovery::Placed{});
     recover();
   }
+  if (options_.device.is_cuda()) note_gpu(/*is_known=*/false);
   link_.offer_recovery(mirror_->descriptor());
+}
+
+void Recovery::note_gpu(bool is_known) {
+  const GpuMemory memory = memory_of_gpu(options_.device.index());
+  link_.note_gpu(memory.id, static_cast<std::uint32_t>(options_.device.index()), memory.free_bytes,
+                 is_known ? memory.used_bytes : 0);
 }
 
 void Recovery::step(const std::function<void()>& f) {
@@ -525,6 +534,8 @@ void Recovery::step(const std::function<void()>& f) {
     if (!is_in<recovery::InStep>()) return;  // the other ranks had committed it
   }
   tell(recovery::StepOver{});
+  if (steps_made_ == kMeasuredSteps || !options_.device.is_cuda()) return;
+  if (++steps_made_ == kMeasuredSteps) note_gpu(/*is_known=*/true);
 }
 
 // It cannot be recovered from: the failure that names who is missing.
@@ -751,8 +762,8 @@ recovery::InMirror Recovery::look_into_mirror() const {
 
 // The streams were held back until here.
 void Recovery::take_place() {
-  link_.offer_to_take_place();
   AgentLink::Place place = link_.await_place();
+  if (options_.device.is_cuda()) await_device();  // may have failed with the process before
   std::fflush(nullptr);
   ::dup2(place.out.get(), STDOUT_FILENO);
   ::dup2(place.err.get(), STDERR_FILENO);

@@ -178,6 +178,7 @@ class Recovery {
   void listen(FailureDiagnosis& diagnosis);
   bool has_news() const;
   void await_device();
+  void note_gpu(bool is_known);
   [[noreturn]] void fail_with_gpu(const std::exception& error);
   void await_at_end_of_backward();
   bool has_stepped() const;  // the optimizer, in this step
@@ -227,6 +228,7 @@ class Recovery {
   std::string scratch_;
 
   std::uint32_t generation_ = 0;  // of the groups
+  int steps_made_ = 0;            // by this process, at most kMeasuredSteps
 
   // Over NCCL.
   std::atomic<bool> has_queued_ = false;     // calls, since they were awaited

@@ -230,6 +230,11 @@ void ddprun_link_committed(ddprun_link* link, std::int64_t steps, std::uint32_t 
   link->its->committed(steps, generation);
 }
 void ddprun_link_offer_to_take_place(ddprun_link* link) { link->its->offer_to_take_place(); }
+int ddprun_link_is_placed(const ddprun_link* link) { return link->its->is_placed() ? 1 : 0; }
+void ddprun_link_note_gpu(ddprun_link* link, std::uint64_t id, std::uint32_t index,
+                          std::uint64_t free_bytes, std::uint64_t used_bytes) {
+  link->its->note_gpu(id, index, free_bytes, used_bytes);
+}
 std::uint32_t ddprun_link_place(ddprun_link* link, int descriptors[3]) {
   auto place = link->its->place();
   if (!place) return 0;

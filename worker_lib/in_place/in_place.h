@@ -98,6 +98,10 @@ void ddprun_link_refuse(ddprun_link* link, const char* why, int nor_later);
 void ddprun_link_regrouped(ddprun_link* link, uint32_t generation);
 void ddprun_link_committed(ddprun_link* link, int64_t steps, uint32_t generation);
 void ddprun_link_offer_to_take_place(ddprun_link* link);
+// Whether ddprun_link_place() has it. Ends the process if the link is closed.
+int ddprun_link_is_placed(const ddprun_link* link);
+void ddprun_link_note_gpu(ddprun_link* link, uint64_t id, uint32_t index, uint64_t free_bytes,
+                          uint64_t used_bytes);
 // Does not wait. The generation, with the descriptors of stdout, stderr and the mirror; 0: not yet. Ends the process if the
 // link is closed.
 uint32_t ddprun_link_place(ddprun_link* link, int descriptors[3]);

@@ -226,7 +226,30 @@ void AgentLink::committed(std::int64_t steps, std::uint32_t generation) {
   send(link::Kind::kCommitted, generation);
 }
 
+void AgentLink::note_gpu(std::uint64_t id, std::uint32_t index, std::uint64_t free_bytes,
+                         std::uint64_t used_bytes) {
+  if (page_->header.version < link::kGpuSince) return;
+  page_->gpu.id = id;
+  page_->gpu.index = index;
+  page_->gpu.free_bytes = free_bytes;
+  page_->gpu.used_bytes.store(used_bytes, std::memory_order_release);
+}
+
+bool AgentLink::is_placed() const {
+  char first = 0;
+  const ssize_t size = ::recv(socket_.get(), &first, 1, MSG_PEEK | MSG_DONTWAIT);
+  if (size == 0 || (size < 0 && errno != EAGAIN && errno != EINTR)) ::_exit(0);
+  return size > 0;
+}
+
+void AgentLink::await_placed() {
+  offer_to_take_place();
+  while (!is_placed()) wait_for_message(/*stop=*/-1);
+}
+
 AgentLink::Place AgentLink::await_place() {
+  if (auto given = place()) return std::move(*given);
+  offer_to_take_place();
   for (;;) {
     if (auto given = place()) return std::move(*given);
     wait_for_message(/*stop=*/-1);

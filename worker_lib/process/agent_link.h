@@ -74,6 +74,13 @@ class AgentLink {
   // The loop of steps is over.
   void withdraw_recovery() { send(link::Kind::kHello, supported_ &= ~link::kCanRecover); }
   void offer_to_take_place() { support(link::kIsPrepared); }
+  // Whether await_place() returns at once. Ends the process if the link is closed.
+  bool is_placed() const;
+  // Returns when it is; what the agent has said is left for place().
+  void await_placed();
+  // The GPU of the model, and what this process takes of it; 0: it is not known yet.
+  void note_gpu(std::uint64_t id, std::uint32_t index, std::uint64_t free_bytes,
+                std::uint64_t used_bytes);
   void regrouped(std::uint32_t generation);
   // The step is committed in this generation; the agent is told of the first one.
   void committed(std::int64_t steps, std::uint32_t generation);
@@ -84,8 +91,8 @@ class AgentLink {
     rdzv::UniqueFd err;
     rdzv::UniqueFd mirror;
   };
-  // Waits until the agent gives this prepared standby its rank's place; ends the process if the link is
-  // closed before.
+  // Offers to take the place of its rank, unless the agent has given it already, and waits until it has; ends the process if
+  // the link is closed before.
   Place await_place();
   // Likewise, without waiting. Nothing: it has not come.
   std::optional<Place> place();

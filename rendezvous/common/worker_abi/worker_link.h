@@ -32,11 +32,12 @@ inline constexpr char kSocketVariable[] = "DDPRUN_LINK_FD";
 inline constexpr char kPageVariable[] = "DDPRUN_LINK_PAGE_FD";
 
 // 2: preempt_signal; 3: values; 4: kGroupBroken, the kind of steps, and marks with kStepped;
-// 5: replacement in place; 6: kReplicasDiffer, kNorLater
-inline constexpr std::uint32_t kVersion = 6;
+// 5: replacement in place; 6: kReplicasDiffer, kNorLater; 7: the GPU
+inline constexpr std::uint32_t kVersion = 7;
 inline constexpr std::uint32_t kMarksSince = 4;
 inline constexpr std::uint32_t kReplacementSince = 5;
 inline constexpr std::uint32_t kReplicasDifferSince = 6;
+inline constexpr std::uint32_t kGpuSince = 7;
 inline constexpr std::size_t kPageBytes = 4096;
 inline constexpr std::size_t kValuesMax = 8;  // of a note
 inline constexpr std::size_t kValueNameWords = 3;
@@ -142,6 +143,27 @@ struct Recovery {
   std::uint64_t reserved_0[2];
 };
 
+// What a second process of a rank would need on the GPU of its model; written by a worker that can be replaced in place.
+struct Gpu {
+  std::atomic<std::uint64_t> id;          // the same in all processes that use this GPU; 0: none
+  std::atomic<std::uint64_t> free_bytes;  // the GPU's
+  std::atomic<std::uint64_t> used_bytes;  // by this worker at most. Written last; 0: not known yet
+  std::atomic<std::uint32_t> index;       // as this worker counts the GPUs
+  std::uint32_t reserved_0;
+};
+
+// The same as it was read.
+struct GpuUse {
+  std::uint64_t id = 0;
+  std::uint32_t index = 0;
+  std::uint64_t free_bytes = 0;
+  std::uint64_t used_bytes = 0;
+
+  bool is_on_gpu() const { return id != 0; }
+  bool is_known() const { return !is_on_gpu() || used_bytes != 0; }
+  bool operator==(const GpuUse&) const = default;
+};
+
 struct Page {
   Header header;
   std::atomic<std::uint64_t> notes;  // written so far; the latest is in slots[notes % 2]
@@ -150,7 +172,8 @@ struct Page {
   ValueSlot value_slots[2];  // of the same notes
   Marks marks;
   Recovery recovery;
-  std::uint8_t reserved_1[kPageBytes - 1024];
+  Gpu gpu;
+  std::uint8_t reserved_1[kPageBytes - 1056];
 };
 
 static_assert(std::is_standard_layout_v<Page> && sizeof(Page) == kPageBytes);
@@ -171,6 +194,8 @@ static_assert(offsetof(Page, marks) == 896 && sizeof(Marks) == 32 &&
 static_assert(offsetof(Page, recovery) == 928 && sizeof(Recovery) == 96 &&
               offsetof(Recovery, generation) == 8 && offsetof(Recovery, holds_death_lock) == 12 &&
               offsetof(Recovery, death_lock) == 16);
+static_assert(offsetof(Page, gpu) == 1024 && sizeof(Gpu) == 32 && offsetof(Gpu, free_bytes) == 8 &&
+              offsetof(Gpu, used_bytes) == 16 && offsetof(Gpu, index) == 24);
 static_assert(offsetof(Page, value_slots) == 256 && sizeof(ValueSlot) == 320 &&
               offsetof(ValueSlot, values) == 8 && sizeof(ValueSlot::Entry) == 32);
 
@@ -266,7 +291,7 @@ inline constexpr std::uint32_t kTakesLeave = 1;
 inline constexpr std::uint32_t kCanBeZygote = 2;
 // This worker takes part in the replacement of others, and can be replaced.
 inline constexpr std::uint32_t kCanRecover = 4;
-// This prepared standby has made its set-up, and waits for kTakePlace.
+// This prepared standby waits for kTakePlace; it has made its set-up, unless kStandbyGpuVariable says otherwise.
 inline constexpr std::uint32_t kIsPrepared = 8;
 
 // Set, with any value, where the agent replaces workers in place if they can be: what that needs costs a
@@ -275,6 +300,16 @@ inline constexpr char kReplacesVariable[] = "DDPRUN_REPLACES";
 // Set, with any value, for a prepared standby: it has the environment of a worker of its rank, makes its
 // set-up without the others, and waits.
 inline constexpr char kPreparedVariable[] = "DDPRUN_PREPARED";
+// For a prepared standby whose model is to be on a GPU: "WHEN INDEX BYTES", a Preparation, the GPU as its worker counts it, and
+// how many bytes have to be free there before the standby's model may come.
+inline constexpr char kStandbyGpuVariable[] = "DDPRUN_STANDBY_GPU";
+enum class Preparation : std::uint32_t {
+  kWhole,  // "whole": it makes its set-up, and waits then
+  kContext,  // "context": it makes a context of CUDA, waits, and makes its set-up when it has its place
+  kNothing,  // "nothing": the context, too
+};
+inline constexpr std::array<std::string_view, 3> kPreparations{"whole", "context", "nothing"};
+
 // Its number: the mirror of the worker whose standby it is, as that has sent it. In it is what the
 // program's set-up was told by the other ranks.
 inline constexpr char kMirrorVariable[] = "DDPRUN_MIRROR_FD";

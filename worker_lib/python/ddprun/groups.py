@@ -25,6 +25,7 @@ import time
 NONE_IS_LEFT = 1 << 32  # above every generation: the group is not made again
 
 _LOOKS_FOR_SOCKETS_S = 0.01
+_LOOKS_FOR_RANKS_S = 0.002
 _OLD_S = 1.0
 _ALONE = "ddprun_alone"
 
@@ -349,15 +350,18 @@ class _Meeting:
 
     def __call__(self, limit):
         """Says that this rank knows it. True: within this time all have."""
-        begun = time.monotonic()
-        try:
-            if self._store is None:
-                self.tell()
-            self._store.wait([str(rank) for rank in range(self._groups.world_size)], limit)
-        except Exception:  # too late; or the store is gone with the agent, which ends this process
-            time.sleep(max(limit.total_seconds() - (time.monotonic() - begun), 0))
-            return False
-        return True
+        end, keys = time.monotonic() + limit.total_seconds(), [str(rank) for rank in range(self._groups.world_size)]
+        while True:
+            try:
+                if self._store is None:
+                    self.tell()
+                if self._store.check(keys):  # PyTorch writes two lines for each wait that ends without the keys
+                    return True
+            except Exception:  # the store is gone with the agent, which ends this process
+                pass
+            if time.monotonic() > end:
+                return False
+            time.sleep(_LOOKS_FOR_RANKS_S)
 
 
 class _Making:

@@ -7,6 +7,7 @@ that reports its steps by itself (ddprun.progress) is left alone. Nothing that g
 line on stderr, and there are no more steps.
 """
 
+import importlib
 import itertools
 import os
 import sys
@@ -149,7 +150,9 @@ def install_record(c10d, load):
     if "DDPRUN_REPLACES" in os.environ:
         groups = sys.modules["_ddprun_groups"] = load("groups")
         groups.install(c10d)
-        load_progress(load)  # before ddprun.recoverable() asks for the link, so that steps are told over the same one
+        progress = load_progress(load)  # before ddprun.recoverable() asks for the link, so that steps are told over the same one
+        if "DDPRUN_STANDBY_GPU" in os.environ:
+            load("standby_gpu").install(importlib.import_module("torch.cuda"), progress)
     offer_nccl_plugin()
     make, collectives, noted = c10d._new_process_group_helper, None, None
 

@@ -77,6 +77,7 @@ def _declare():
             ("link_regrouped", None, pointer, unsigned),
             ("link_committed", None, pointer, number, unsigned),
             ("link_offer_to_take_place", None, pointer),
+            ("link_note_gpu", None, pointer, ctypes.c_uint64, unsigned, ctypes.c_uint64, ctypes.c_uint64),
             ("link_place", unsigned, pointer, ctypes.POINTER(integer)),
             ("link_await_news", unsigned, pointer, unsigned)):
         function = getattr(_library, "ddprun_" + name)
@@ -257,6 +258,10 @@ class Link:
         """What is equal on all ranks is not; the training goes on."""
         progress.link_of_process().tell_difference(step, rank, other, what)
 
+    def note_gpu(self, number, index, free_bytes, used_bytes):
+        """The GPU of the model, as one `number` in all processes, and what this process takes there."""
+        _c.link_note_gpu(self._link, number, index, free_bytes, used_bytes)
+
     def regrouped(self, generation):
         _c.link_regrouped(self._link, generation)
 
@@ -268,10 +273,13 @@ class Link:
     def await_place(self):
         """In a prepared standby: returns when it is the worker of its rank, with the streams of the worker before; gives the
         descriptor of that worker's mirror."""
-        _c.link_offer_to_take_place(self._link)
         passed = (ctypes.c_int * 3)()
-        while (generation := _c.link_place(self._link, passed)) == 0:
+        generation = _c.link_place(self._link, passed)
+        if generation == 0:  # else it has waited before its set-up
+            _c.link_offer_to_take_place(self._link)
+        while generation == 0:
             select.select([self._socket], [], [])  # runs handlers of signals, too
+            generation = _c.link_place(self._link, passed)
         for stream in (sys.stdout, sys.stderr):
             if stream is not None:
                 stream.flush()

@@ -281,6 +281,12 @@ class Recovery:
         descriptor = self._link.await_place()
         os.environ.pop("DDPRUN_PREPARED")
         self._groups.take_place()
+        if self._device.type == "cuda":
+            try:
+                self._groups.await_device()  # may have failed with the process before
+            except self._groups.DeviceFailed as failure:
+                self.refuse(str(failure))
+                raise CannotRecover(str(failure)) from failure
         self._mirror = in_place.Mirror.open(descriptor)
         if self._mirror.set_up() != self._own.buffers.set_up():
             raise CannotRecover("the worker whose place this process takes has a model with other buffers")
@@ -535,8 +541,17 @@ class Recovery:
             if descriptor < 0:
                 return self.refuse("it closes descriptors that ddprun has opened")
             self._listen()
+            self._note_gpu()
             self._link.offer(descriptor)
             self._is_offered = True
+
+    def _note_gpu(self):
+        """Its standby would take as much."""
+        if self._device.type != "cuda":
+            return
+        free, _ = torch.cuda.mem_get_info(self._device)
+        number = zlib.crc32(str(torch.cuda.get_device_properties(self._device).uuid).encode())
+        self._link.note_gpu(number or 1, self._device.index, free, torch.cuda.max_memory_reserved(self._device))
 
     def _refuse_what_is_not_given(self, frame, steps):
         """Before the first two steps; the state of an optimizer is there in the second."""

@@ -443,6 +443,38 @@ TEST_F(StandbysForRanks, WaitForABlankOneButNotForEver) {
   EXPECT_THAT(on(Waits{1}), ElementsAre(disarms, told("workers are replaced in place")));
 }
 
+TEST_F(StandbysForRanks, OnAGpuWithoutRoomForTwoTheyWaitBeforeTheirSetUp) {
+  constexpr std::uint64_t kGiB = std::uint64_t{1} << 30;
+  const link::GpuUse has_room{.id = 1, .index = 0, .free_bytes = 9 * kGiB, .used_bytes = 2 * kGiB};
+  const link::GpuUse has_none{.id = 2, .index = 1, .free_bytes = 2 * kGiB, .used_bytes = 2 * kGiB};
+  link::GpuUse unknown = has_none;
+  unknown.used_bytes = 0;
+  on(RoundBegins{});
+  on(AllCanRecover{});
+  EXPECT_THAT(on(RankTimer{.gpus = {unknown, has_none}}), ElementsAre(armed(kRefill)))
+      << "the worker has not said what it takes";
+  EXPECT_THAT(on(RankTimer{.gpus = {has_room, has_none}}),
+              ElementsAre(armed(kSetUpLimit), VariantWith<MakeForRank>(MakeForRank{
+                                                  0, link::Preparation::kWhole, has_room})));
+  EXPECT_EQ(core_.why_unprepared(), "");
+  EXPECT_THAT(on(Waits{0}),
+              ElementsAre(armed(kSetUpLimit), VariantWith<MakeForRank>(MakeForRank{
+                                                  1, link::Preparation::kContext, has_none})));
+  EXPECT_THAT(on(Waits{1}),
+              ElementsAre(disarms, told("the program's set-up is made then: GPU 1 has "
+                                        "2.0 GiB free")));
+  EXPECT_THAT(core_.why_unprepared(), HasSubstr("GPU 1 has 2.0 GiB free"));
+  // What a newcomer says is less by what is taken by the standby that was there.
+  on(Taken{1});
+  link::GpuUse less = has_none;
+  less.free_bytes = 0;
+  EXPECT_THAT(on(RankTimer{.gpus = {has_room, less}}),
+              ElementsAre(armed(kSetUpLimit), VariantWith<MakeForRank>(MakeForRank{
+                                                  1, link::Preparation::kContext, has_none})));
+  on(RoundBegins{});
+  EXPECT_EQ(core_.why_unprepared(), "");
+}
+
 TEST_F(StandbysForRanks, NoneAreMadeWhereNoneAreWanted) {
   Core core({.wanted = 0, .modules = {}, .why_none = "", .prepares = false}, 2);
   EXPECT_THAT(core.step(RoundBegins{}), IsEmpty());

@@ -844,6 +844,51 @@ TEST_F(WorkerLinkTest, TheAgentReadsWhatAWorkerHasCommitted) {
   EXPECT_EQ(agent->recovered().generation, 3U);
 }
 
+TEST_F(WorkerLinkTest, AWorkerSaysWhatItTakesOfAGpu) {
+  make();
+  EXPECT_EQ(agent->gpu(), link::GpuUse());
+  auto its = open();
+  ASSERT_TRUE(its);
+  its->note_gpu(/*id=*/9, /*index=*/3, /*free_bytes=*/1000, /*used_bytes=*/0);
+  EXPECT_TRUE(agent->gpu().is_on_gpu());
+  EXPECT_FALSE(agent->gpu().is_known());
+  its->note_gpu(9, 3, 900, 700);
+  EXPECT_EQ(agent->gpu(),
+            (link::GpuUse{.id = 9, .index = 3, .free_bytes = 900, .used_bytes = 700}));
+  its.reset();
+  make(::getpid(), 0, 0, /*version=*/link::kGpuSince - 1);
+  its = open();
+  ASSERT_TRUE(its);
+  its->note_gpu(9, 3, 900, 700);
+  EXPECT_EQ(agent->gpu(), link::GpuUse()) << "an agent before that";
+}
+
+TEST_F(WorkerLinkTest, AStandbyThatWaitsBeforeItsSetUpTakesThePlaceAfterIt) {
+  make();
+  const Memory mirror("state");
+  send_with(message(link::Kind::kMirror), {mirror.fd});
+  const auto before = agent;
+  close_worker();
+  make();
+  auto its = open();
+  ASSERT_TRUE(its);
+  EXPECT_FALSE(its->is_placed());
+  const Memory out("out");
+  const Memory err("err");
+  ASSERT_TRUE(agent->tell_take_place(2, 5, out.fd, err.fd, *before));
+  its->await_placed();
+  handle_events();
+  EXPECT_TRUE(agent->is_prepared());
+  ASSERT_TRUE(agent->tell_regroup(/*rank=*/0, /*generation=*/6)) << "while it makes its set-up";
+  EXPECT_TRUE(its->is_placed());
+  const AgentLink::Place place = its->await_place();
+  EXPECT_EQ(place.generation, 5U);
+  EXPECT_EQ(text_of(place.mirror.get()), "state");
+  const auto news = its->await_group_news(/*stop=*/-1, place.generation);
+  ASSERT_TRUE(news && news->regroup);
+  EXPECT_EQ(news->regroup->generation, 6U);
+}
+
 TEST_F(WorkerLinkTest, TheOwnerMayLetGoOfTheLinkInAHook) {
   auto made = WorkerLink::make(io.get_executor());
   ASSERT_TRUE(made);

@@ -165,6 +165,11 @@ TEST(StatusScreen, SaysWhetherWorkersAreReplacedInPlace) {
   job.nodes[1].replacement = ReplacementStatus{true, 1, 2, 3, ""};
   EXPECT_THAT(status_screen(job, 30),
               HasSubstr("3 of 4 standbys prepared; 3 replaced in this round\n"));
+  job.nodes[1].replacement->why_unprepared = "GPU 0 has 1.0 GiB free";
+  EXPECT_THAT(
+      status_screen(job, 30),
+      HasSubstr("3 of 4 standbys wait, and make the program's set-up then (GPU 0 has 1.0 GiB "
+                "free); 3 replaced in this round\n"));
   job.nodes[1].replacement->can_recover = false;
   EXPECT_THAT(status_screen(job, 30), Not(HasSubstr("in place"))) << "not all have said so";
   job.nodes[0].replacement->why_none = "no data for one rank";
