@@ -255,6 +255,11 @@ class Core {
     return ranks_.waits.at(static_cast<std::size_t>(local_rank));
   }
   int waiting_for_ranks() const;
+  // The one that waits for this rank makes its set-up when it has its place, where it waits for its predecessor's memory.
+  bool is_unprepared(int local_rank) const {
+    return ranks_.preparations.at(static_cast<std::size_t>(local_rank))
+               .value_or(link::Preparation::kWhole) != link::Preparation::kWhole;
+  }
   // Why there are none, in this round; empty: they wait, are being made, or it is not known yet.
   const std::string& why_none_for_ranks() const { return ranks_.why_none; }
   // Why they make their set-ups only when they take their places; empty: they have made them, or there are none.

@@ -93,6 +93,7 @@ class StandbyPool {
   // ---- those for ranks
   bool prepares() const { return core_.prepares() && !core_.are_ranks_given_up(); }
   bool waits_for(int local_rank) const { return find(local_rank) != nullptr; }
+  bool is_unprepared(int local_rank) const { return core_.is_unprepared(local_rank); }
   // The one that waits for this rank, if its link takes the message.
   struct Taken {
     std::unique_ptr<WorkerProcess> process;

@@ -565,6 +565,7 @@ bool Workers::take_place(int local_rank, const Replace& what) {
     return false;
   }
   const std::uint64_t number = ++processes_;
+  const bool waits_for_memory = standbys_.is_unprepared(local_rank);
   auto taken = standbys_.take_place(local_rank, what.rank, what.generation,
                                     streams->stdout_fd >= 0 ? streams->stdout_fd : STDOUT_FILENO,
                                     streams->stderr_fd >= 0 ? streams->stderr_fd : STDERR_FILENO,
@@ -574,6 +575,7 @@ bool Workers::take_place(int local_rank, const Replace& what) {
     output_.ended(local_rank);
     return false;
   }
+  if (waits_for_memory) dying_.let_end(kLastThreadLimit);  // which the one before still has
   output_.set_error_file(local_rank, taken->error_file);
   note_process(local_rank, *taken->process);
   taken->link->listen(link_hooks(local_rank));

@@ -13,6 +13,7 @@ from benchmarks.nodes import bench_nodes
 from benchmarks.optim import bench_optim
 from benchmarks.output import bench_output
 from benchmarks.replace import bench_replace
+from benchmarks.replace_nccl import bench_replace_nccl
 from benchmarks.shm import bench_shm
 from benchmarks.standby import bench_standby
 from benchmarks.standby_program import bench_standby_program
@@ -30,4 +31,4 @@ BENCHES = {"launch": bench_launch, "restart": bench_restart, "memory": bench_mem
            "shm": bench_shm, "torch-shm": bench_torch_shm, "control": bench_control, "watch": bench_watch,
            "hang": bench_hang, "standby": bench_standby, "standby-program": bench_standby_program,
            "frameworks": bench_frameworks,
-           "replace": bench_replace, "snapshots": bench_snapshots}
+           "replace": bench_replace, "replace-nccl": bench_replace_nccl, "snapshots": bench_snapshots}

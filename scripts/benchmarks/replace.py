@@ -33,12 +33,16 @@ from torch.nn.parallel import DistributedDataParallel
 import ddprun
 
 torch.set_num_threads(1)
-dist.init_process_group("gloo")
+device = torch.device("cpu")
+if "OVER_NCCL" in os.environ:
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    torch.cuda.set_device(device)
+dist.init_process_group("gloo" if device.type == "cpu" else "nccl")
 model = nn.Sequential(nn.Linear(256, 512), nn.BatchNorm1d(512), nn.ReLU(), nn.Dropout(0.1), nn.Linear(512, 512), nn.ReLU(),
-                      nn.Linear(512, 10))
+                      nn.Linear(512, 10)).to(device)
 ddp = DistributedDataParallel(model)
 optimizer = torch.optim.AdamW(ddp.parameters())
-batches = [(torch.randn(16, 256), torch.randint(0, 10, (16,))) for _ in range(1000)]  # set-up, which is made before recoverable()
+batches = [(torch.randn(16, 256, device=device), torch.randint(0, 10, (16,), device=device)) for _ in range(1000)]  # set-up, which is made before recoverable()
 
 
 class Nothing:
@@ -339,8 +343,8 @@ class OnTwoNodes(OfASize):
                 "workers": [worker for node in nodes for worker in node["workers"]]}
 
 
-def ddprun_with(folder, ranks, options=("--no-python",)):
-    return [DDPRUN, f"--nproc-per-node={ranks}", "--max-restarts=1000", f"--rdzv-id={JOB}", "--standby=auto",
+def ddprun_with(folder, ranks, options=("--no-python",), standby="auto"):
+    return [DDPRUN, f"--nproc-per-node={ranks}", "--max-restarts=1000", f"--rdzv-id={JOB}", f"--standby={standby}",
             f"--events={folder}/events", *options]
 
 

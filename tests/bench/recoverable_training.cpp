@@ -58,14 +58,15 @@ double memcpy_ms(std::size_t bytes) {
 
 template <typename Module>
 void train(ddprun::Context& context, std::shared_ptr<Module> net, const Settings& settings) {
+  net->to(context.device());
   ddprun::DistributedDataParallel<Module> model(std::move(net), context);
   torch::optim::SGD optimizer(model.parameters(), 0.01);
   std::int64_t step = 0;
   double loss_sum = 0;
   ddprun::Recoverable recoverable(context, model, optimizer);
   recoverable.keep(step, loss_sum);
-  const Tensor inputs = torch::randn({64, 1, 28, 28});
-  const Tensor targets = torch::randint(10, {64}, torch::kInt64);
+  const Tensor inputs = torch::randn({64, 1, 28, 28}).to(context.device());
+  const Tensor targets = torch::randint(10, {64}, torch::kInt64).to(context.device());
   const auto loss_of = [&] {
     const Tensor scores = model(inputs);
     return scores.dim() == 1 ? scores.sum() : torch::nn::functional::cross_entropy(scores, targets);

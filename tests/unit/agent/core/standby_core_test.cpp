@@ -464,6 +464,8 @@ TEST_F(StandbysForRanks, OnAGpuWithoutRoomForTwoTheyWaitBeforeTheirSetUp) {
               ElementsAre(disarms, told("the program's set-up is made then: GPU 1 has "
                                         "2.0 GiB free")));
   EXPECT_THAT(core_.why_unprepared(), HasSubstr("GPU 1 has 2.0 GiB free"));
+  EXPECT_FALSE(core_.is_unprepared(0));
+  EXPECT_TRUE(core_.is_unprepared(1));
   // What a newcomer says is less by what is taken by the standby that was there.
   on(Taken{1});
   link::GpuUse less = has_none;
