@@ -280,6 +280,20 @@ for epoch in training.epochs(4):
     scheduler.step()
 end(model)
 '''
+# Rank 1 dies where rank 0 compares its values with it, at the entry of a step, and has drawn something since its batch was given.
+COMPARES = '''
+for step in training.steps(range(STEPS)):
+    x = torch.randn(4, 8)
+    if step.number == 15 and (folder / "kill").exists():
+        (folder / f"pid-{{rank}}").write_text(str(os.getpid()))
+        while rank == 1 and not (folder / "killed").exists():
+            time.sleep(0.01)
+    with step:
+        optimizer.zero_grad()
+        ddp(x).square().mean().backward()
+        optimizer.step()
+end(model)
+'''
 SKIPS = '''
 for step in tqdm(training.steps(tqdm(range(STEPS + 4)))):
     with_it = torch.rand(1)
@@ -606,6 +620,9 @@ def evaluate():
     def test_a_schedule_between_epochs_and_a_second_death_before_the_first_step_of_the_newcomer(self):
         self.assert_replaced(program(PLAIN + "scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)\n", "scheduler=scheduler",
                                      loop=TWICE))
+
+    def test_draws_before_a_step_at_whose_entry_values_are_compared(self):
+        self.assert_replaced(program(loop=COMPARES))
 
     def test_a_bar_around_the_loader_and_batches_that_are_skipped(self):
         self.assert_replaced(program(PLAIN + "from tqdm import tqdm\n", loop=SKIPS))

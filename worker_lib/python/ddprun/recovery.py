@@ -535,7 +535,9 @@ class Recovery:
                 if not self._link.await_news(self._generation, _NEWS_LIMIT_S):
                     self.withdraw()
                     raise
+                generators = self._own.generators.now()
                 self._recover()
+                self._own.generators.restore(generators)  # the batch is not given once more, after which the program may have drawn
         if self._is_due():
             descriptor = self._mirror.descriptor
             if descriptor < 0:
