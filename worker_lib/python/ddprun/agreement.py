@@ -31,7 +31,7 @@ _OF_OPTIMIZERS = ("state", "param_groups", "defaults")
 _OUTSIDE = ("importlib", "runpy", "ddprun", "_ddprun", "tqdm", "rich")
 _GO_THROUGH = (enumerate, filter, map, zip)  # iterators that have others
 _SAMPLES_MAX = 1000  # elements of a container that are looked at
-_TENSORS_APART_MAX = 16  # of a list of tensors, or of lists of them; more have one checksum together
+_TENSORS_APART_MAX = 16  # a list with more tensors has one checksum for all of them
 _DEPTH_MAX, _OBJECTS_MAX = 4, 10_000  # what a loader consists of: how deep, how many
 # Attributes that PyTorch gives to objects of the program's classes.
 _OF_TORCH = {*vars(torch.nn.Module()), "_opt_called", "_step_count", "_warned_capturable_if_run_uncaptured", "_zero_grad_profile_name"}
