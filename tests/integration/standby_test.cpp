@@ -240,9 +240,14 @@ TEST_F(Standby, SaysWhichModulesOfALoadedPackageARestartImports) {
                                 kScript);
   Job job(command({"--standby=2"}), setup());
   ASSERT_TRUE(wait_for_standbys(job)) << job.err();
-  EXPECT_THAT(ddpctl("status " + std::to_string(job.pid())).output,
-              ContainsRegex("each restart imports torch.late [0-9.]+ m?s; "
-                            "--preload=torch.late saves [0-9.]+ m?s\n"));
+  std::string status;
+  const auto says_it = [&] {  // the worker imports it while the standbys are made
+    status = ddpctl("status " + std::to_string(job.pid())).output;
+    return status.find("each restart imports") != std::string::npos;
+  };
+  ASSERT_TRUE(job.reaches(says_it)) << status;
+  EXPECT_THAT(status, ContainsRegex("each restart imports torch.late [0-9.]+ m?s; "
+                                    "--preload=torch.late saves [0-9.]+ m?s\n"));
   go(0);
   EXPECT_EQ(job.wait(), exited(0)) << job.err();
 }
