@@ -25,7 +25,7 @@ import time
 NONE_IS_LEFT = 1 << 32  # above every generation: the group is not made again
 
 _LOOKS_FOR_SOCKETS_S = 0.01
-_LOOKS_FOR_RANKS_S = 0.002
+_LOOKS_FOR_RANKS_S, _LOOKS_FOR_RANKS_MAX_S = 0.001, 0.05  # the first time; each further pause is a half longer
 _OLD_S = 1.0
 _ALONE = "ddprun_alone"
 
@@ -342,6 +342,7 @@ class _Meeting:
 
     def __init__(self, groups, generation):
         self._groups, self._generation, self._store = groups, generation, None
+        self._pause = _LOOKS_FOR_RANKS_S  # one that makes its set-up comes late
 
     def tell(self):
         store = self._groups._store("known", str(self._generation))
@@ -361,7 +362,8 @@ class _Meeting:
                 pass
             if time.monotonic() > end:
                 return False
-            time.sleep(_LOOKS_FOR_RANKS_S)
+            time.sleep(self._pause)
+            self._pause = min(1.5 * self._pause, _LOOKS_FOR_RANKS_MAX_S)
 
 
 class _Making:
