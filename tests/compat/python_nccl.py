@@ -475,29 +475,29 @@ class Refused(unittest.TestCase):
         with mock.patch("torch.cuda.Event.synchronize", lambda event: waits.append(event)), \
                 mock.patch("torch.cuda.synchronize", lambda *_: waits.append(None)), \
                 mock.patch.object(torch.Tensor, "clone", lambda tensor: copies.append(tensor)):
-            for step in training.steps([torch.ones(1, 4).cuda() for _ in range(8)]):
+            for step in training.steps([torch.ones(1, 4).cuda() for _ in range(12)]):
                 with step as batch:
                     self.make_step(batch)
-                if step.number == 3:
+                if step.number == 7:  # up to the eighth one the ranks agree on values
                     waits.clear(), copies.clear()
         self.assertEqual((len(waits), len(copies)), (4, 0))
 
     def costs(self, steps, make_step):
         """How often the host has waited for the GPU, by the count of the fake one, and what was allocated there, in the last four of
-        eight steps."""
+        twelve steps: at the eighth one the ranks agree on values."""
         def now():
             torch.cuda.synchronize()
             return waits(), torch.cuda.memory_stats()["allocated_bytes.all.allocated"]
         waits = ctypes.CDLL("libcudart.so.13").fake_gpu_waits
         waits.restype = ctypes.c_uint64
         for number, step in enumerate(steps):
-            if number == 4:
+            if number == 8:
                 before = now()
             make_step(step)
         return [after - was for was, after in zip(before, now())]
 
     def test_a_step_costs_one_wait_more_than_without_recoverable_and_no_memory(self):
-        batches = [torch.ones(1, 4).cuda() for _ in range(8)]
+        batches = [torch.ones(1, 4).cuda() for _ in range(12)]
 
         def make_recoverable(step):
             with step as batch:
