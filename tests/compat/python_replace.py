@@ -1225,13 +1225,18 @@ class Refused(unittest.TestCase):
         makes = {"its": lambda value: torch.full((2,), value), "its['a']": lambda value: {"a": torch.tensor(value)},
                  "its[1]": lambda value: [0, torch.full((2,), value)], "its.shadow['weight']": Average, "its._parts[0]": Average,
                  "its.__self__.shadow['weight']": lambda value: types.MethodType(print, Average(value)), "its.n": counting}
-        for name, make in makes.items():
-            with self.subTest(name):
-                its = [values(make(value)) for value in (1.0, 1.0, 2.0)]
-                [full] = [each for each in its[0] if each.endswith(f" {name}")]
-                self.assertIn(full, agreement.equal_values(its[:2])[0])
-                self.assertNotIn(full, agreement.equal_values(its)[0])
-                self.assertIn(f"{name} is ", agreement.difference_of_values([full], its, sys._getframe()))
+        def check(makes, one, other):
+            """A value that is equal on all ranks, and one that a rank has otherwise. A name may have a number behind it."""
+            for name, make in makes.items():
+                with self.subTest(name):
+                    path = name.split(" ")[0]
+                    its = [values(make(value)) for value in (one, one, other)]
+                    [full] = [each for each in its[0] if each.endswith(f" {path}")]
+                    self.assertIn(full, agreement.equal_values(its[:2])[0])
+                    self.assertNotIn(full, agreement.equal_values(its)[0])
+                    self.assertIn(f"{path} is ", agreement.difference_of_values([full], its, sys._getframe()))
+
+        check(makes, 1.0, 2.0)
         logged = [values([1.0, torch.tensor(value)]) for value in (1.0, 2.0)]
         self.assertEqual([each for each in logged[0] if "its[" in each], [])  # a new process has not logged anything
 
@@ -1246,13 +1251,7 @@ class Refused(unittest.TestCase):
                      lambda value: list(range(5)) + [value] * 2000, lambda value: "x" * 300 + str(value), np.float64, lambda value: [{"a": [value]}],
                      lambda value: next(count for count in [itertools.count(value)])):
             makes[f"its {len(makes)}"] = make
-        for name, make in makes.items():
-            with self.subTest(name):
-                its = [values(make(value)) for value in (1, 1, 2)]
-                [full] = [each for each in its[0] if each.endswith(f" {name.split(' ')[0]}")]
-                self.assertIn(full, agreement.equal_values(its[:2])[0])
-                self.assertNotIn(full, agreement.equal_values(its)[0])
-                self.assertIn(f"{name.split(' ')[0]} is ", agreement.difference_of_values([full], its, sys._getframe()))
+        check(makes, 1, 2)
         self.assertEqual(values({"a", "b", "c"}), values({"c", "b", "a"}))
         of = lambda *texts: [{"x": text} if text else {} for text in texts]
         equal, unequal = agreement.equal_values(of("1", "1"))
