@@ -44,11 +44,12 @@ ddp = DistributedDataParallel(model)
 optimizer = torch.optim.AdamW(ddp.parameters(), 1e-3)
 torch.manual_seed(1000 + rank)
 kept = ddprun.kept()
-prepared = ["DDPRUN_PREPARED"] * ("DDPRUN_PREPARED" in os.environ)  # no plain value, which all ranks must have the same of
+prepared = "DDPRUN_PREPARED" in os.environ
 with open(folder / f"kept-{rank}", "a") as file:
     print(f"{kept.step if kept else 0}{' prepared' if prepared else ''}", file=file)
 if prepared:
     ddprun.keep(10**9, per_rank="a standby keeps nothing")
+del prepared  # a value of the loop's that a new process has another one of has all ranks begin anew
 if kept:
     model.load_state_dict(kept.model)
     optimizer.load_state_dict(kept.optimizer)

@@ -229,7 +229,7 @@ with tempfile.TemporaryDirectory() as work:
         check('not used by the project' not in done.stderr, f'{command}: {done.stderr}')
 
 # Nothing is installed beside the programs in the last stage.
-libraries = subprocess.check_output(['ldd', ddprun + '-dynamic'], text=True)
+libraries = subprocess.check_output(['ldd', ddprun], text=True)
 for library in re.findall(r'^\s*(\S+)', libraries, re.M):
     check(re.match(r'(linux-vdso|libm|libc|/lib64/ld-linux.*|ld-linux.*)\.so', library),
           f'{library} is in any image')
