@@ -239,13 +239,11 @@ void NodeCore::on(Out& out, const WorkerEnded& ended) {
     if (ended.failure) {
       because("the workers are stopped, so that its failure is a consequence");
       stopping->failures.push_back(*ended.failure);
-      stopping->failures.back().was_told_to_stop = true;
     }
     return go_on(out);
   }
-  if (!ended.failure && !running->has_failed) {
-    running->done.push_back(running->first_rank + ended.local_rank);
-  }
+  const bool is_done = !ended.failure && !running->has_failed;
+  if (is_done) running->done.push_back(running->first_rank + ended.local_rank);
   if (ended.failure && ended.replaceable) {
     because("the leader decides whether it is replaced or all are restarted");
     const auto& [committed, generation, has_standby] = *ended.replaceable;
@@ -262,7 +260,7 @@ void NodeCore::on(Out& out, const WorkerEnded& ended) {
   } else if (running->have_all_ended() && !running->regrouping.has_dead()) {
     because("all workers of this node have ended with 0");
     out.push_back(TellLeader{rdzv::WorkersDone{ended.round}});
-  } else if (!std::exchange(running->are_some_done, true)) {
+  } else if (is_done && running->done.size() == 1) {
     because("it is the first one, and newcomers must wait from now on");
     out.push_back(TellLeader{rdzv::SomeWorkersDone{ended.round}});
   }
@@ -287,7 +285,7 @@ void NodeCore::on(Out& out, const StartIsLate& late) {
 
 void NodeCore::on(Out& out, const WorkersCanRecover& can) {
   auto* running = std::get_if<Running>(&state_);
-  if (running == nullptr || std::exchange(running->can_recover, true)) return;
+  if (running == nullptr) return;
   out.push_back(TellLeader{rdzv::WorkersRecover{can.round}});
 }
 

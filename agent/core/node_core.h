@@ -156,9 +156,7 @@ class NodeCore {
   };
   struct Running : Workers {
     std::vector<bool> has_started;
-    bool are_some_done = false;
-    bool can_recover = false;  // WorkersRecover was told
-    bool has_failed = false;   // WorkerFailed was told: the leader stops the round
+    bool has_failed = false;  // WorkerFailed was told: the leader stops the round
   };
 
   // The stages of Stopping. A timer runs in Grace, unless the workers are looked at, in Stacks and in Killed.

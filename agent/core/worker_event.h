@@ -48,7 +48,6 @@ struct Preempted {
 // Follows Ending, when its error file is read. Or it could not be started, and nothing went before.
 struct Ended {
   rdzv::WorkerFailure end;  // also of a worker that has succeeded
-  bool was_told_to_stop = false;
   std::optional<Replaceable> replaceable = {};
 };
 struct Killed {  // after its grace period

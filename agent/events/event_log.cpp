@@ -112,16 +112,16 @@ void EventLog::round_started(const rdzv::RoundStart& start, std::span<const pid_
   }
 }
 
-void EventLog::worker_exited(const rdzv::WorkerFailure& ended, bool was_told_to_stop) {
+void EventLog::worker_exited(const rdzv::WorkerFailure& ended) {
   if (!ended.status.is_success()) {
-    if (!was_told_to_stop) times_.failed(steady_clock::now());
+    if (!ended.was_told_to_stop) times_.failed(steady_clock::now());
     workers_[static_cast<std::size_t>(ended.local_rank)].failure = ended;
   }
   if (ended.pid != 0 && --running_ == 0) times_.all_ended(steady_clock::now());
   write(WorkerExited{round_.round,
                      {ended.rank, ended.local_rank, ended.pid},
                      ended.status,
-                     was_told_to_stop,
+                     ended.was_told_to_stop,
                      ended.killed_for_memory,
                      ended.message,
                      ended.progress});

@@ -38,7 +38,7 @@ class EventLog {
   void write(const JobEvent& event);
   // The workers of a round run. `pids` by local rank; 0: it was not started.
   void round_started(const rdzv::RoundStart& start, std::span<const pid_t> pids);
-  void worker_exited(const rdzv::WorkerFailure& ended, bool was_told_to_stop);
+  void worker_exited(const rdzv::WorkerFailure& ended);
   // What a worker did last; before worker_exited().
   void worker_ending(int local_rank, const std::optional<WorkerProgress>& progress,
                      const StepMarks& marks, ExitStatus status, bool was_told_to_stop);

@@ -47,7 +47,7 @@ void Observers::on(const worker_event::Ending& ending, const WorkerView& workers
 }
 
 void Observers::on(const worker_event::Ended& ended, const WorkerView&) {
-  events.worker_exited(ended.end, ended.was_told_to_stop);
+  events.worker_exited(ended.end);
 }
 
 void Observers::on(const worker_event::Killed& killed, const WorkerView& workers) {

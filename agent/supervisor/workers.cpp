@@ -377,39 +377,37 @@ void Workers::on_end(int local_rank, std::uint64_t number, ExitStatus status) {
 void Workers::worker_ended(int local_rank, ExitStatus status, pid_t pid) {
   output_.ended(local_rank);
   rdzv::WorkerFailure end = failure_of(local_rank, status, pid);
-  emit(worker_event::Ending{local_rank, status, is_stopping_});
+  const bool is_preempted = job_.preempt_signal && status.signal == job_.preempt_signal;
+  end.was_told_to_stop = is_stopping_ || is_preempted;
+  emit(worker_event::Ending{local_rank, status, end.was_told_to_stop});
   death_watch_.forget(pid);
   Worker ended = std::exchange(worker(local_rank), Worker());
   if (ended.not_started) note_refusal(end, *ended.not_started);
   if (job_.standbys.prepares) worker(local_rank).before = std::move(ended.link);
   replacement_.ended(local_rank);
   reaper_.reap();
-  // Then the round stops, and this worker is one that was told to.
-  if (job_.preempt_signal && status.signal == job_.preempt_signal) {
-    emit(worker_event::Preempted{status.signal});
-  }
-  const bool was_told_to_stop = is_stopping_;
+  if (is_preempted) emit(worker_event::Preempted{status.signal});
   // If it was told to stop, only SIGKILL may mean that it ran out of memory.
-  const bool may_be_out_of_memory = status.signal == SIGKILL || !was_told_to_stop;
+  const bool may_be_out_of_memory = status.signal == SIGKILL || !end.was_told_to_stop;
   if (!status.is_success() && may_be_out_of_memory) {
     end.killed_for_memory = oom_watch_.take_kill();
   }
   if (status.is_success() || ended.error_file.empty() || ended.not_started) {
-    return report_end(std::move(end), was_told_to_stop);
+    return report_end(std::move(end));
   }
   files_.run<std::optional<WorkerError>>(
       kErrorFileLimit, [file = ended.error_file] { return read_error_file(file); },
-      [this, end = std::move(end), was_told_to_stop,
+      [this, end = std::move(end),
        file = ended.error_file](std::optional<std::optional<WorkerError>> read) {
         rdzv::WorkerFailure known = end;
         if (!read) parts_.log.warn(file + " cannot be read: its file system does not answer");
         if (read && *read) add_error(known, **read, file);
-        report_end(std::move(known), was_told_to_stop);
+        report_end(std::move(known));
       });
 }
 
-void Workers::report_end(rdzv::WorkerFailure end, bool was_told_to_stop) {
-  worker_event::Ended event{std::move(end), was_told_to_stop, std::nullopt};
+void Workers::report_end(rdzv::WorkerFailure end) {
+  worker_event::Ended event{std::move(end), std::nullopt};
   if (event.end.status.is_success()) {
     standbys_.round_is_over();  // no worker is replaced from now on: the part of this one is done
   } else {

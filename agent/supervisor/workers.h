@@ -136,7 +136,7 @@ class Workers {
   void on_end(int local_rank, std::uint64_t number, ExitStatus status);
   void worker_ended(int local_rank, ExitStatus status, pid_t pid);
   void go_on_closing();
-  void report_end(rdzv::WorkerFailure end, bool was_told_to_stop);
+  void report_end(rdzv::WorkerFailure end);
   rdzv::WorkerFailure failure_of(int local_rank, ExitStatus status, pid_t pid) const;
 
   // ---- replacement in place

@@ -147,7 +147,7 @@ class AsioTransport final : public Transport {
   }
   std::unique_ptr<Attempt> call(std::function<Result<std::string>()> function,
                                 Called done) override {
-    return std::make_unique<CallAttempt<std::string>>(io_, "call", std::move(function),
+    return std::make_unique<CallAttempt<std::string>>(io_, "ddprun-munge", std::move(function),
                                                       std::move(done));
   }
   std::unique_ptr<Attempt> accept(Listener listener, AcceptEvents events) override {

@@ -35,7 +35,7 @@ Result<std::vector<std::string>> look_up(const std::string& host) {
 std::unique_ptr<Attempt> look_up_name(boost::asio::io_context& io, const std::string& host,
                                       Transport::LookedUp done) {
   return std::make_unique<CallAttempt<std::vector<std::string>>>(
-      io, "lookup",
+      io, "ddprun-lookup",
       [host] {
         auto addresses = look_up(host);
         if (!addresses) addresses.error().message.insert(0, "its name is not known: ");

@@ -56,6 +56,7 @@ rdzv::WorkerFailure failure_in(EventLine& line, int rank,
   failure.status = signal ? ExitStatus::killed(signal_number(*signal))
                    : code ? ExitStatus::exited(*code)
                           : otherwise;
+  failure.was_told_to_stop = line.has("told");
   failure.is_worth_a_retry = !line.has("final");
   failure.asked_by = line.text();
   return failure;

@@ -22,8 +22,8 @@ TEST(WorkerEvent, AFailureIsTheCoresWithWhatIsKnownOfIt) {
   rdzv::WorkerFailure failure;
   failure.local_rank = 1;
   failure.status = ExitStatus::exited(7);
-  const auto ended = decided<WorkerEnded>(worker_event::Ended{
-      failure, /*was_told_to_stop=*/false, Replaceable{.committed = 5, .generation = 2}});
+  const auto ended = decided<WorkerEnded>(
+      worker_event::Ended{failure, Replaceable{.committed = 5, .generation = 2}});
   ASSERT_TRUE(ended);
   EXPECT_EQ(ended->round, kRound);
   EXPECT_EQ(ended->local_rank, 1);

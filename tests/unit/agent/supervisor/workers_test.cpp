@@ -103,7 +103,6 @@ class WorkersTest : public ::testing::Test {
     }
     if (const auto* its = std::get_if<worker_event::Ended>(&event.what)) {
       ended_.push_back(its->end);
-      was_told_to_stop_ = its->was_told_to_stop;
     }
     if (const auto* its = std::get_if<worker_event::Killed>(&event.what)) {
       killed_.push_back(its->local_rank);
@@ -141,7 +140,6 @@ class WorkersTest : public ::testing::Test {
   bool is_readable_ = false;  // the worker that was ending
   std::vector<rdzv::WorkerFailure> ended_;
   std::vector<int> killed_;
-  bool was_told_to_stop_ = false;
 };
 
 TEST_F(WorkersTest, StartsAWorkerForEveryLocalRankWithItsOwnRank) {
@@ -163,7 +161,7 @@ TEST_F(WorkersTest, TheEndOfAWorkerIsSeenToldAndThenAnEvent) {
   EXPECT_EQ(ended_[0].rank, 5);
   EXPECT_EQ(ended_[0].node_rank, 1);
   EXPECT_EQ(ended_[0].pid, 101);
-  EXPECT_FALSE(was_told_to_stop_);
+  EXPECT_FALSE(ended_[0].was_told_to_stop);
   EXPECT_EQ(last_end().round, Round{3});
   EXPECT_EQ(last_end().local_rank, 1);
   ASSERT_TRUE(last_end().failure);
@@ -181,14 +179,14 @@ TEST_F(WorkersTest, AWorkerThatSucceedsHasNoFailure) {
 TEST_F(WorkersTest, WhoEndsWhileTheRoundIsStoppedWasToldTo) {
   begun().round_stops();
   end(0, ExitStatus::killed(SIGTERM));
-  EXPECT_TRUE(was_told_to_stop_);
+  EXPECT_TRUE(ended_[0].was_told_to_stop);
 }
 
 TEST_F(WorkersTest, AWorkerThatThePreemptionSignalEndsWasToldToStop) {
   job_.preempt_signal = SIGUSR1;
   begun();
   end(0, ExitStatus::killed(SIGUSR1));
-  EXPECT_TRUE(was_told_to_stop_);
+  EXPECT_TRUE(ended_[0].was_told_to_stop);
   EXPECT_THAT(ending_, ElementsAre(0));
 }
 
@@ -241,7 +239,7 @@ TEST_F(WorkersTest, AWorkerWhoseProgramIsNotExecutedYetIsStoppedLikeAnyOther) {
   group.signal(0, SIGTERM);
   EXPECT_THAT(started[0].got, ElementsAre(std::pair("stop", SIGTERM)));
   end(0, ExitStatus::killed(SIGKILL));
-  EXPECT_TRUE(was_told_to_stop_);
+  EXPECT_TRUE(ended_[0].was_told_to_stop);
   exec(1);
   EXPECT_THAT(events_, SizeIs(2));
 }
