@@ -51,9 +51,8 @@ RoundCore::RoundCore(RoundConfig config, const Resumption& resumption)
     : RoundCore(std::move(config)) {
   round_ = resumption.next;
   policy_ = RestartPolicy(config_.restarts, resumption.history);
-  has_run_ = resumption.goes_on;
   if (!resumption.goes_on) return;
-  nodes_expected_ = resumption.nodes_expected;
+  before_ = OfRecord{resumption.nodes_expected};
   if (!resumption.uptime) return;
   // Repeated deaths of the leader must cause the same pauses as those of any other node.
   const auto pause = policy_.round_ended({.has_lost_node = true, .uptime = *resumption.uptime});
@@ -155,13 +154,20 @@ void RoundCore::on(NodeId from, const NodeHello& hello) {
   }
 }
 
-// Nothing is new if this leader led that round itself.
+bool RoundCore::has_run() const { return !std::holds_alternative<NoRound>(before_); }
+
+int RoundCore::nodes_expected() const {
+  if (const auto* its = std::get_if<OfRecord>(&before_)) return its->nodes_expected;
+  if (const auto* its = std::get_if<OfNodes>(&before_)) return its->nodes_expected;
+  return 0;
+}
+
+// Nothing is new if this leader led that round itself, or its record tells of it.
 void RoundCore::learn_from(const LastRound& last) {
   round_min_ = std::max(round_min_, next(last.round));
   policy_.already_spent(last.restarts);
-  if (has_run_ && !knows_by_nodes_) return;
-  has_run_ = knows_by_nodes_ = true;
-  nodes_expected_ = std::max(nodes_expected_, std::min(last.node_count, config_.max_nodes));
+  if (std::holds_alternative<OfRecord>(before_) || std::holds_alternative<Led>(before_)) return;
+  before_ = OfNodes{std::max(nodes_expected(), std::min(last.node_count, config_.max_nodes))};
   auto* gathering = std::get_if<Gathering>(&state_);
   if (gathering != nullptr) gathering->shorten_last_call(now_);
 }
@@ -555,7 +561,7 @@ void RoundCore::check() const {
 }
 
 void RoundCore::go_on(Gathering& gathering) {
-  const Gathering::Nodes nodes{members_.ready(), nodes_expected_, has_run_,
+  const Gathering::Nodes nodes{members_.ready(), nodes_expected(), has_run(),
                                !members_.is_empty() || round_ != Round{}};
   switch (gathering.go_on(config_, nodes, now_)) {
     case Gathering::Next::kOpen:
@@ -565,7 +571,7 @@ void RoundCore::go_on(Gathering& gathering) {
       return open_round();
     case Gathering::Next::kGiveUp:
       because("too few nodes came in time");
-      return end(too_few_nodes(config_, members_.ready(), has_run_, next_.after_loss,
+      return end(too_few_nodes(config_, members_.ready(), has_run(), next_.after_loss,
                                missing_ranks(), turned_away_.in_words()));
     case Gathering::Next::kWait:
       break;
@@ -658,11 +664,11 @@ void RoundCore::open_round() {
 
 void RoundCore::announce_round(std::uint16_t port) {
   RoundStart start = std::exchange(next_, {});
-  if (!std::exchange(has_run_, true)) start = {};  // no node has seen a change
-  knows_by_nodes_ = false;
-  turned_away_.clear();
+  if (!has_run()) start = {};  // no node has seen a change
   // All nodes are new to this leader, so the number means nothing.
-  if (std::exchange(nodes_expected_, 0) > 0) start.nodes_joined = 0;
+  if (nodes_expected() > 0) start.nodes_joined = 0;
+  before_ = Led{};
+  turned_away_.clear();
   start.round = round_;
   start.restarts = restarts();
   start.max_restarts = policy_.max_restarts();

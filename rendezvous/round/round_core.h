@@ -190,6 +190,17 @@ class RoundCore {
     CoreTime until;  // the time limit for Goodbye
   };
   using State = std::variant<Gathering, Pausing, Opening, Running, StoppingRound, Ended>;
+
+  // What is known of the round before the next one. Nodes that should come back are expected from another leader's only.
+  struct NoRound {};
+  struct OfRecord {  // an earlier leader has announced it, as its record says
+    int nodes_expected = 0;
+  };
+  struct OfNodes {  // the same, as nodes say
+    int nodes_expected = 0;
+  };
+  struct Led {};  // by this leader
+  using RoundBefore = std::variant<NoRound, OfRecord, OfNodes, Led>;
   using Out = std::vector<ToNode>;
 
   void begin_step(CoreTime now);
@@ -197,6 +208,8 @@ class RoundCore {
   bool is_stale(NodeId from, const ToLeader& message) const;
 
   void on(NodeId from, const NodeHello& hello);
+  bool has_run() const;  // a round was announced, by this leader or an earlier one
+  int nodes_expected() const;
   void learn_from(const LastRound& last);
   void on(NodeId from, const StoreOpened& opened);
   void on(NodeId from, const StoreNotOpened& refused);
@@ -266,13 +279,10 @@ class RoundCore {
   TurnedAwayNodes turned_away_;  // since the last round
   RestartPolicy policy_;
   Round round_{};
-  Round round_min_{};     // of the next round: the lowest number that every node accepts
-  bool has_run_ = false;  // a round was announced, by this leader or an earlier one
-  bool knows_by_nodes_ =
-      false;                // nodes reported an earlier round; this leader has announced none yet
-  int nodes_expected_ = 0;  // that should come back from another leader's round
-  CoreTime now_{};          // of the current step
-  int asked_for_ = 0;       // restarts that users have requested
+  Round round_min_{};  // of the next round: the lowest number that every node accepts
+  RoundBefore before_;
+  CoreTime now_{};                     // of the current step
+  int asked_for_ = 0;                  // restarts that users have requested
   std::vector<std::string> requests_;  // what users have asked for, the latest
   int in_place_ = 0;                   // restarts without another round
   RoundStart next_;  // what has changed since the last round, for the next RoundStart
