@@ -156,9 +156,7 @@ std::string consequences_in_short(const rdzv::JobOutcome& outcome) {
   }
   if (!stopped.empty()) {
     std::sort(stopped.begin(), stopped.end());
-    std::vector<std::string> ranks;
-    for (const int rank : stopped) ranks.push_back(std::to_string(rank));
-    out += "    stopped by ddprun: rank " + joined(ranks, ", ") + "\n";
+    out += "    stopped by ddprun: " + rank_ranges(stopped) + "\n";
   }
   if (outcome.consequences_left_out > 0) {
     out += "    and " + std::to_string(outcome.consequences_left_out) + " more\n";

@@ -13,6 +13,7 @@
 #include "agent/process/process_stacks.h"
 #include "rendezvous/common/file_text.h"
 #include "rendezvous/common/foreign_text.h"
+#include "rendezvous/common/text/lists.h"
 #include "rendezvous/common/trimmed.h"
 
 namespace ddprun::agent {
@@ -80,15 +81,14 @@ std::vector<pid_t> roots_of(const std::set<pid_t>& pids) {
 }
 
 std::string in_words(const std::vector<pid_t>& pids, const std::vector<std::string>& commands) {
-  std::string text;
-  for (std::size_t i = 0; i < std::min(pids.size(), kNamedMax); ++i) {
+  std::vector<std::string> processes;
+  for (std::size_t i = 0; i < pids.size(); ++i) {
     const std::string& command = commands.at(i);
     const bool is_cut = command.size() > kCommandBytes;
-    text += (i == 0 ? "" : ", ") + std::to_string(pids[i]) + " (" +
-            printable(command.substr(0, kCommandBytes)) + (is_cut ? "…)" : ")");
+    processes.push_back(std::to_string(pids[i]) + " (" +
+                        printable(command.substr(0, kCommandBytes)) + (is_cut ? "…)" : ")"));
   }
-  if (pids.size() > kNamedMax) text += " and " + std::to_string(pids.size() - kNamedMax) + " more";
-  return text;
+  return joined_some(processes, kNamedMax);
 }
 
 void ProcessNames::look_up(std::vector<pid_t> pids, std::function<void(const std::string&)> done) {

@@ -354,7 +354,7 @@ TEST_F(FailureReport, NamesTheFirstCauseAndPutsTheOthersUnderIt) {
             "  logs        /logs/1\n"
             "  after it\n"
             "    rank 2 (pid 4702) ended with exit code 9\n"
-            "    stopped by ddprun: rank 0, 3\n"
+            "    stopped by ddprun: ranks 0, 3\n"
             "  restarts    2, this was round 2\n");
 }
 
