@@ -18,7 +18,7 @@
 #include "launcher/ctl/ddpctl.h"
 #include "launcher/doctor/doctor_facts.h"
 #include "launcher/doctor/doctor_findings.h"
-#include "launcher/doctor/timed_process.h"
+#include "launcher/machine/timed_process.h"
 #include "launcher/plan/program.h"
 #include "rendezvous/common/environment.h"
 #include "rendezvous/common/foreign_text.h"

@@ -1,4 +1,4 @@
-#include "launcher/doctor/timed_process.h"
+#include "launcher/machine/timed_process.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
