@@ -15,11 +15,10 @@ using enum Kind;
 using enum Variables;
 
 constexpr std::array<OptionSpec, kOptionCount> kTable{{
-    {kNprocPerNode, "nproc-per-node", "N|auto|cpu|gpu", "1",
-     "workers on this node: a number; gpu, one for each visible GPU; cpu, one for each CPU that "
-     "affinity allows; usable-cpus, cpu or fewer if a cgroup's quota is lower; auto, gpu if there "
-     "is "
-     "one, else cpu"},
+    {kNprocPerNode, "nproc-per-node", "N|auto|cpu|gpu|xpu", "1",
+     "workers on this node: a number; gpu, one for each visible GPU of NVIDIA or AMD; xpu, of "
+     "Intel; cpu, one for each CPU that affinity allows; usable-cpus, cpu or fewer if a cgroup's "
+     "quota is lower; auto, one for each device of the accelerator if there is one, else cpu"},
     {kRole, "role", "NAME", "default",
      "role of the workers, for ROLE_NAME and the prefix of their output"},
     {kMaxRestarts, "max-restarts", "N", "0",

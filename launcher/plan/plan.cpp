@@ -14,6 +14,8 @@
 
 #include "agent/notify/kubeflow_status.h"
 #include "launcher/cli/text.h"
+#include "launcher/machine/accelerators.h"
+#include "launcher/plan/device_count.h"
 #include "launcher/plan/job_nodes.h"
 #include "launcher/plan/standby_options.h"
 #include "launcher/settings/values.h"
@@ -26,7 +28,8 @@ namespace ddprun::cli {
 namespace {
 
 constexpr std::string_view kNoFiles = "/dev/null";
-constexpr int kMaxWorkersPerNode = 4096;  // more are taken for a typing error
+constexpr int kMaxWorkersPerNode = 4096;               // more are taken for a typing error
+constexpr std::chrono::seconds kDeviceCountLimit{60};  // PyTorch from a slow file server
 
 const std::string* find(const Environment& environment, std::string_view name) {
   const auto found = environment.find(name);
@@ -37,14 +40,14 @@ const std::string* find(const Environment& environment, std::string_view name) {
 // results of earlier steps. The first wrong value ends the planning and is the result.
 class Planner {
  public:
-  Planner(const Settings& settings, const Environment& environment,
-          const Surroundings& surroundings)
-      : environment_(environment), surroundings_(surroundings) {
+  Planner(const Settings& settings, const std::vector<std::string>& command,
+          const Environment& environment, const Surroundings& surroundings)
+      : command_(command), environment_(environment), surroundings_(surroundings) {
     plan_.settings = settings;
     plan_.job.environment = environment;
   }
 
-  Result<Plan> make(const std::vector<std::string>& command) {
+  Result<Plan> make() {
     using Step = void (Planner::*)();
     constexpr Step kSteps[] = {
         &Planner::read_line_ends, &Planner::read_site,   &Planner::read_nodes,
@@ -54,7 +57,7 @@ class Planner {
       (this->*step)();
       if (take_.error) return fail(*std::move(take_.error));
     }
-    find_command(command);
+    find_command();
     if (!take_.error) read_standby();
     if (!take_.error) read_keep_memory();
     if (take_.error) return fail(*std::move(take_.error));
@@ -148,27 +151,11 @@ class Planner {
       plan_.notes.push_back(std::to_string(cpus) + " CPUs that this process may use");
       return cpus;
     }
-    if (text == "gpu" || text == "auto") {
-      find_gpus();
-      const auto gpus = static_cast<int>(visible_gpus_.size());
-      if (gpus > 0) {
-        plan_.notes.push_back(std::to_string(gpus) + " visible GPUs");
-        return gpus;
-      }
-      if (text == "auto")
-        return workers.setting.origin.source == Source::kSite ? count_own_cpus() : count_cpus();
-      const std::string* const hidden_by = find(environment_, "CUDA_VISIBLE_DEVICES");
-      refuse(workers,
-             hidden_by == nullptr
-                 ? "no GPU was found; nvidia-smi shows what the driver sees"
-                 : "no GPU is visible; CUDA_VISIBLE_DEVICES is set to '" + *hidden_by + "'");
-      return 1;
-    }
+    if (text == "gpu" || text == "xpu" || text == "auto") return count_accelerators(text);
     const auto number = parse_number<long long>(text);
     if (!number) {
       refuse(workers,
-             "give the number of workers on this node, or auto, cpu, usable-cpus or "
-             "gpu");
+             "give the number of workers on this node, or auto, cpu, usable-cpus, gpu or xpu");
       return 1;
     }
     if (*number < 1 || *number > kMaxWorkersPerNode) {
@@ -177,6 +164,68 @@ class Planner {
       return 1;
     }
     return static_cast<int>(*number);
+  }
+
+  // NVIDIA's GPUs are counted here. Of other accelerators the job's PyTorch knows which it can use, a laptop's perhaps not:
+  // Python is asked. A program that Python does not run uses AMD's.
+  int count_accelerators(const std::string& kind) {
+    const ResolvedOption workers = option(OptionId::kNprocPerNode);
+    if (kind != "xpu") {
+      find_gpus();
+      if (const auto gpus = static_cast<int>(visible_gpus_.size()); gpus > 0) {
+        plan_.notes.push_back(std::to_string(gpus) + " visible GPUs");
+        return gpus;
+      }
+    }
+    const std::vector<std::string> amd = agent::find_amd_gpus(surroundings_.machine);
+    const std::string other = agent::find_other_accelerator(surroundings_.machine);
+    const bool is_found = !amd.empty() || !other.empty();
+    std::string why_unknown;  // a sentence
+    if (const auto python = is_found ? python_program() : std::nullopt) {
+      const auto count = count_devices(*python, kind, environment_, kDeviceCountLimit);
+      if (count && *count > 0) {
+        plan_.notes.push_back(std::to_string(*count) + " devices, as PyTorch counts them (" +
+                              python->path + ")");
+        return *count;
+      }
+      if (!count) why_unknown = count.error().message;
+    } else if (const int gpus = agent::count_visible_amd_gpus(amd, environment_);
+               gpus > 0 && kind != "xpu") {
+      plan_.notes.push_back(std::to_string(gpus) + " visible GPUs of AMD");
+      return gpus;
+    } else if (!other.empty()) {
+      why_unknown = other + " is there, and only PyTorch can count such devices";
+    }
+    if (kind == "auto") {
+      if (!why_unknown.empty()) warn(why_unknown + ": each CPU gets a worker; give the number");
+      return workers.setting.origin.source == Source::kSite ? count_own_cpus() : count_cpus();
+    }
+    const std::string hidden_by = agent::hides_accelerators(environment_);
+    refuse(workers, !why_unknown.empty() ? why_unknown + "; give the number"
+                    : !hidden_by.empty() ? "no GPU is visible; " + hidden_by
+                    : kind == "xpu"      ? "no GPU of Intel's was found"
+                    : is_found
+                        ? "PyTorch can use no GPU; python -m torch.utils.collect_env shows more"
+                        : "no GPU was found; nvidia-smi shows what the driver sees");
+    return 1;
+  }
+
+  // Its errors are told when the program is looked for.
+  std::optional<agent::Program> python_program() {
+    if (command_.empty()) return std::nullopt;
+    const auto is_on = [this](OptionId id) { return read_flag(option(id)).value_or(false); };
+    const auto found = find_program(
+        run_as(is_on(OptionId::kModule), is_on(OptionId::kNoPython), is_on(OptionId::kRunPath)),
+        command_, environment_, surroundings_.places);
+    if (!found || !found->program.is_python) return std::nullopt;
+    return found->program;
+  }
+
+  static RunAs run_as(bool module, bool no_python, bool run_path) {
+    return run_path    ? RunAs::kRunPath
+           : module    ? RunAs::kModule
+           : no_python ? RunAs::kProgram
+                       : RunAs::kWhatItIs;
   }
 
   // As torchrun since 2.12, which no longer counts CPUs that the process may not use.
@@ -409,12 +458,12 @@ class Planner {
     for (std::size_t i = 0; i < workers; ++i) devices.emplace_back(trimmed(entries[i]));
   }
 
-  void find_command(const std::vector<std::string>& command) {
+  void find_command() {
     const bool module = take_(read_flag(option(OptionId::kModule)));
     const bool no_python = take_(read_flag(option(OptionId::kNoPython)));
     const bool run_path = take_(read_flag(option(OptionId::kRunPath)));
     if (take_.error) return;
-    if (command.empty()) {
+    if (command_.empty()) {
       return refuse({ErrorCode::kInvalidArgument,
                      "no program was given; for example: ddprun --nproc-per-node=2 train.py",
                      {}});
@@ -424,24 +473,21 @@ class Planner {
                                                      option(OptionId::kModule).setting.origin.name +
                                                      ") needs Python; leave one of the two out");
     }
-    const RunAs run_as = run_path    ? RunAs::kRunPath
-                         : module    ? RunAs::kModule
-                         : no_python ? RunAs::kProgram
-                                     : RunAs::kWhatItIs;
-    FoundProgram found = take_(find_program(run_as, command, environment_, surroundings_.places));
+    FoundProgram found = take_(find_program(run_as(module, no_python, run_path), command_,
+                                            environment_, surroundings_.places));
     plan_.job.program = std::move(found.program);
     plan_.notes.push_back((module ? "module " : "program ") + plan_.job.program.name +
                           (module ? ": " : " found ") + found.how);
     if (!found.warning.empty()) warn(std::move(found.warning));
-    note_own_options(command);
+    note_own_options();
     warn_of_doubled_dollars();
   }
 
   // They may be the program's, too.
-  void note_own_options(const std::vector<std::string>& command) {
+  void note_own_options() {
     std::vector<std::string> own;
-    for (std::size_t i = 1; i < command.size() && command[i] != "--"; ++i) {
-      const std::string_view word = std::string_view(command[i]).substr(0, command[i].find('='));
+    for (std::size_t i = 1; i < command_.size() && command_[i] != "--"; ++i) {
+      const std::string_view word = std::string_view(command_[i]).substr(0, command_[i].find('='));
       if (word.starts_with("--") && cli::find_option(word.substr(2)) != nullptr) {
         own.emplace_back(word);
       }
@@ -496,6 +542,7 @@ class Planner {
     }
   }
 
+  const std::vector<std::string>& command_;
   const Environment& environment_;
   const Surroundings& surroundings_;
   std::optional<std::vector<agent::Gpu>> gpus_;  // none: not asked for yet
@@ -543,7 +590,7 @@ Result<void> try_to_append(const ResolvedOption& target, const std::string& path
 
 Result<Plan> make_plan(const Settings& settings, const std::vector<std::string>& command,
                        const Environment& environment, const Surroundings& surroundings) {
-  return Planner(settings, environment, surroundings).make(command);
+  return Planner(settings, command, environment, surroundings).make();
 }
 
 Result<void> prepare_outputs(const Plan& plan) {

@@ -55,7 +55,8 @@ Result<std::vector<std::string>> read_modules(const ResolvedOption& option) {
 }
 
 bool has_gpu(const std::string& root) {
-  return ::access((root + "/dev/nvidiactl").c_str(), F_OK) == 0;
+  return ::access((root + "/dev/nvidiactl").c_str(), F_OK) == 0 ||
+         ::access((root + "/dev/kfd").c_str(), F_OK) == 0;
 }
 
 // Empty: it can have them.

@@ -113,7 +113,7 @@ ROWS = [
         Refused(["--nnodes=1:2:3", *P]), Refused(["--nnodes=0", *P]), Refused(["--nnodes=2:1", *P]),
         Refused(["--nnodes=x", *P]), Refused(P, variables={"PET_NNODES": ""})]),
     Row("--nproc-per-node",
-        "the same, counted without PyTorch; `cpu` and `auto` count the CPUs that affinity allows, as torchrun does since 2.12; also `usable-cpus`: those that affinity and cgroup leave", [
+        "the same; NVIDIA's GPUs are counted without PyTorch, other accelerators by the job's own PyTorch, or for programs that Python does not run AMD's by the kernel's list; `cpu` and `auto` count the CPUs that affinity allows, as torchrun does since 2.12; also `usable-cpus`: those that affinity and cgroup leave", [
             Same(["--nproc-per-node=3", *P]), Same(["--nproc-per-node=cpu", *P]),
             Same(["--nproc-per-node=cpu", *P], cpus=1, since=(2, 12)),
             Same(["--nproc-per-node=auto", *P], {"CUDA_VISIBLE_DEVICES": ""}, cpus=1, since=(2, 12)),

@@ -6,6 +6,8 @@
 #include <boost/json.hpp>
 #include <csignal>
 
+#include "rendezvous/common/file_text.h"
+#include "tests/support/accelerator_tree.h"
 #include "tests/unit/launcher/plan/planning.h"
 
 namespace ddprun::cli {
@@ -13,6 +15,7 @@ namespace {
 
 using namespace std::chrono_literals;
 using agent::StreamSet;
+using testing::Contains;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
@@ -43,6 +46,78 @@ TEST_F(Planning, CountsWorkersAsAsked) {
   EXPECT_EQ(job({"--nproc-per-node=auto"}, {{"CUDA_VISIBLE_DEVICES", ""}}).local_world_size, 6);
 }
 
+TEST_F(Planning, CountsAmdsGpusForAProgramThatPythonDoesNotRun) {
+  add_amd_node(tree_, 0, {.simds = 0});
+  for (int node = 1; node <= 4; ++node) add_amd_node(tree_, node, {.minor = 127 + node});
+  EXPECT_EQ(job({"--nproc-per-node=gpu"}).local_world_size, 4);
+  EXPECT_EQ(job({"--nproc-per-node=auto"}).local_world_size, 4);
+  EXPECT_EQ(job({"--nproc-per-node=auto"}, {{"HIP_VISIBLE_DEVICES", "2,3"}}).local_world_size, 2);
+  EXPECT_THAT(refusal({"--nproc-per-node=gpu"}, {{"ROCR_VISIBLE_DEVICES", "-1"}}),
+              HasSubstr("no GPU is visible; ROCR_VISIBLE_DEVICES is set to '-1'"));
+  EXPECT_THAT(refusal({"--nproc-per-node=xpu"}), HasSubstr("no GPU of Intel's was found"));
+}
+
+TEST_F(Planning, OnlyPyTorchCountsOtherAccelerators) {
+  add_intel_gpu(tree_, {.driver = "xe"});
+  EXPECT_THAT(refusal({"--nproc-per-node=xpu"}),
+              HasSubstr("an Intel GPU (xe, /dev/dri/renderD128) is there, and only PyTorch can "
+                        "count such devices; give the number"));
+  const auto made = plan({"--nproc-per-node=auto"});
+  ASSERT_TRUE(made);
+  EXPECT_EQ(made->job.local_world_size, 6);
+  EXPECT_THAT(made->warnings, Contains(HasSubstr("each CPU gets a worker; give the number")));
+}
+
+// A Python that says what is in a file, and notes what it was asked.
+class PlanningForPython : public Planning {
+ protected:
+  PlanningForPython() {
+    tree_.write("cwd/prog", "import torch\n");
+    tree_.write("bin/python",
+                "#!/bin/sh\nfor each; do last=$each; done\necho \"$last\" >>" + tree_ / "asked" +
+                    "\necho some warning >&2\n. " + tree_ / "says" + "\n",
+                0755);
+    add_amd_node(tree_, 1, {});
+  }
+  void says(const std::string& commands) { tree_.write("says", commands + "\n"); }
+  std::string asked() const { return file_text(tree_ / "asked"); }
+
+  const Environment environment_{{"PYTHON_EXEC", tree_ / "bin/python"}};
+};
+
+TEST_F(PlanningForPython, ItsPyTorchIsAskedForWhatIsNotNvidias) {
+  says("printf 'ddprun-devices 8\\n'");
+  EXPECT_EQ(job({"--nproc-per-node=gpu"}, environment_).local_world_size, 8);
+  EXPECT_EQ(job({"--nproc-per-node=auto"}, environment_).local_world_size, 8);
+  EXPECT_EQ(job({"--nproc-per-node=xpu"}, environment_).local_world_size, 8);
+  EXPECT_EQ(asked(), "gpu\nauto\nxpu\n");
+}
+
+TEST_F(PlanningForPython, ALaptopsGpuThatItsPyTorchCannotUseIsNone) {
+  says("printf 'ddprun-devices 0\\n'");
+  EXPECT_EQ(job({"--nproc-per-node=auto"}, environment_).local_world_size, 6);
+  EXPECT_THAT(refusal({"--nproc-per-node=gpu"}, environment_), HasSubstr("PyTorch can use no GPU"));
+}
+
+TEST_F(PlanningForPython, AnswersThatAreNoneAreSaid) {
+  says("echo \"ModuleNotFoundError: No module named 'torch'\" >&2; exit 1");
+  EXPECT_THAT(refusal({"--nproc-per-node=gpu"}, environment_),
+              HasSubstr("bin/python cannot say how many devices it has: ModuleNotFoundError: No "
+                        "module named 'torch'; give the number"));
+  const auto made = plan({"--nproc-per-node=auto"}, environment_);
+  ASSERT_TRUE(made);
+  EXPECT_EQ(made->job.local_world_size, 6);
+  EXPECT_THAT(made->warnings,
+              Contains(HasSubstr("No module named 'torch': each CPU gets a worker")));
+}
+
+TEST_F(PlanningForPython, IsNotAskedWhereThereIsNothingOrNvidiasGpusAre) {
+  add_gpus(2);
+  EXPECT_EQ(job({"--nproc-per-node=gpu"}, environment_).local_world_size, 2);
+  EXPECT_EQ(job({"--nproc-per-node=3"}, environment_).local_world_size, 3);
+  EXPECT_EQ(asked(), "");
+}
+
 TEST_F(Planning, RefusesWorkerCountsThatMakeNoSense) {
   for (const std::string text : {"0", "-1", "4097", "99999999999999999999"}) {
     EXPECT_THAT(refusal({"--nproc-per-node=" + text}),
@@ -50,7 +125,7 @@ TEST_F(Planning, RefusesWorkerCountsThatMakeNoSense) {
   }
   for (const std::string text : {"two", "", "2x", " 2", "1.5"}) {
     EXPECT_THAT(refusal({"--nproc-per-node=" + text}),
-                HasSubstr("or auto, cpu, usable-cpus or gpu"))
+                HasSubstr("or auto, cpu, usable-cpus, gpu or xpu"))
         << text;
   }
   EXPECT_THAT(refusal({"--nproc-per-node=gpu"}), HasSubstr("no GPU was found"));
