@@ -1,6 +1,6 @@
-// What our programs with LibTorch would take only from newer C and C++ libraries than LibTorch itself asks
-// for, so that scripts/package gpu-check makes ones that run on every system with glibc 2.34 and GCC 11's
-// libstdc++ (tests/packages/gpu_check.py). Hidden: libraries that a program loads use their own.
+// What our programs and libraries with LibTorch would take only from newer C++ libraries than LibTorch itself asks for, which
+// is GCC 8's: ddprun.torch runs wherever PyTorch does (tests/packages/portable.py), and so do the programs that scripts/package
+// gpu-check makes (tests/packages/gpu_check.py), with glibc 2.34. Hidden: libraries that a program loads use their own.
 #include <pthread.h>
 
 #include <condition_variable>
@@ -20,6 +20,15 @@ void ddprun_condition_wait(std::condition_variable* condition,
   ::pthread_cond_wait(condition->native_handle(), lock.mutex()->native_handle());
 }
 }
+
+// std::stringbuf::str() const&, since GCC 11 under a name of its own for C++20; before it str() const.
+asm(".pushsection .text.ddprun_older_str,\"ax\",%progbits\n"
+    ".hidden _ZNKRSt7__cxx1115basic_stringbufIcSt11char_traitsIcESaIcEE3strEv\n"
+    ".globl _ZNKRSt7__cxx1115basic_stringbufIcSt11char_traitsIcESaIcEE3strEv\n"
+    ".type _ZNKRSt7__cxx1115basic_stringbufIcSt11char_traitsIcESaIcEE3strEv,%function\n"
+    "_ZNKRSt7__cxx1115basic_stringbufIcSt11char_traitsIcESaIcEE3strEv:\n"
+    "jmp *_ZNKSt7__cxx1115basic_stringbufIcSt11char_traitsIcESaIcEE3strEv@GOTPCREL(%rip)\n"
+    ".popsection");
 #pragma GCC visibility pop
 
 #endif

@@ -32,7 +32,7 @@
 //   ReplaceWorker     ignore                     Replace (3)                      ignore (3)
 //   WorkerStarted     ignore                     note                             ignore
 //   StartIsLate       ignore                     ShowStarting (4)                 ignore
-//   WorkersCanRecover ignore                     first: tell WorkersRecover       ignore
+//   WorkersCanRecover ignore                     tell WorkersRecover              ignore
 //   WorkerRegrouped   ignore                     of all: tell Regrouped           ignore (3)
 //   WorkerCannotRegroup ignore                   note; tell CannotRegroup         ignore (3)
 //   WorkerHung        ignore                     KILL that one, timer             ignore

@@ -281,6 +281,21 @@ for epoch in training.epochs(4):
 end(model)
 '''
 # Rank 1 dies where rank 0 compares its values with it, at the entry of a step, and has drawn something since its batch was given.
+# The loop keeps what has ended a step, and lets nothing out.
+CATCHES = '''
+ended_by, error = (None, None, None), None
+for step in training.steps(range(STEPS)):
+    with step:
+        try:
+            optimizer.zero_grad()
+            ddp(torch.randn(4, 8)).square().mean().backward()
+            optimizer.step()
+        except Exception as failure:
+            ended_by, error = sys.exc_info(), failure
+    go(training)
+end(model)
+'''
+
 COMPARES = '''
 for step in training.steps(range(STEPS)):
     x = torch.randn(4, 8)
@@ -385,7 +400,7 @@ class Trainings(unittest.TestCase):
         return (status.get("replacement") or {}).get("waiting") == 2
 
     def assert_replaced(self, text, kill=None):
-        code, expected, said = self.run_training(text, "undisturbed", kill=None)
+        code, expected, said = self.run_training(text, "undisturbed", kill=None, standbys=0)
         self.assertEqual((code, len(set(expected))), (0, 1), said)
         code, ends, said = self.run_training(text, "disturbed", kill=kill or self.kill)
         self.assertEqual(code, 0, said)
@@ -569,6 +584,9 @@ average = torch.optim.swa_utils.AveragedModel(model, multi_avg_fn=torch.optim.sw
 torch.manual_seed(100 + rank)
 """, "average=average", after="step.committed and average.update_parameters(model)") .replace("end(model)", "end(model, average)"))
                 self.folder = Path(tempfile.mkdtemp(dir=self.folder))
+
+    def test_an_exception_that_the_loop_keeps(self):
+        self.assert_replaced(program(loop=CATCHES))
 
     def test_a_generator_of_each_rank(self):
         self.assert_replaced(program(PLAIN + "noise = torch.Generator().manual_seed(rank)\n", 'per_rank={"noise": noise}',

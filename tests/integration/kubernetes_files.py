@@ -231,7 +231,7 @@ with tempfile.TemporaryDirectory() as work:
 # Nothing is installed beside the programs in the last stage.
 libraries = subprocess.check_output(['ldd', ddprun], text=True)
 for library in re.findall(r'^\s*(\S+)', libraries, re.M):
-    check(re.match(r'(linux-vdso|libm|libc|/lib64/ld-linux.*|ld-linux.*)\.so', library),
+    check(re.match(r'(linux-vdso|libm|libc|libdl|libpthread|/lib64/ld-linux.*|ld-linux.*)\.so', library),
           f'{library} is in any image')
 print('Dockerfile was checked')
 sys.exit(1 if failures else 0)

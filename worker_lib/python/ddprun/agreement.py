@@ -193,6 +193,9 @@ def _plain_text(value, depth=_TEXT_DEPTH):
     """A text of a plain value, or of a container of plain values, of whose elements the first ones are told; None: it is neither."""
     if type(value) in _PLAIN:
         return repr(value)
+    # What has ended a step is no state of the training, and a new process has not seen it.
+    if isinstance(value, (BaseException, types.TracebackType)) or isinstance(value, type) and issubclass(value, BaseException):
+        return repr(None)
     numpy = sys.modules.get("numpy")
     if numpy is not None and isinstance(value, numpy.ndarray) and not value.dtype.hasobject:
         return f"<array of {'×'.join(map(str, value.shape))}, checksum {zlib.crc32(value.tobytes()):08x}>"
