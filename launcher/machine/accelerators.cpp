@@ -1,13 +1,10 @@
 #include "launcher/machine/accelerators.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
-#include <optional>
 #include <string_view>
 #include <system_error>
 
@@ -17,19 +14,10 @@
 namespace ddprun::agent {
 namespace {
 
-// The number behind a key in a file of lines "key number".
-std::optional<std::uint64_t> property(std::string_view text, std::string_view key) {
-  while (!text.empty()) {
-    const std::string_view line = text.substr(0, text.find('\n'));
-    text.remove_prefix(std::min(line.size() + 1, text.size()));
-    if (line.starts_with(key) && line.substr(key.size()).starts_with(' ')) {
-      return parse_number<std::uint64_t>(trimmed(line.substr(key.size())));
-    }
-  }
-  return std::nullopt;
+// A property of a node of kfd; 0: there is none.
+std::uint64_t property(std::string_view properties, std::string_view key) {
+  return parse_number<std::uint64_t>(field(properties, key, ' ')).value_or(0);
 }
-
-bool is_there(const std::string& path) { return ::access(path.c_str(), F_OK) == 0; }
 
 std::string name_of_amd_gpu(std::uint64_t unique_id) {
   if (unique_id == 0) return {};
@@ -62,9 +50,9 @@ std::string driver_of(const std::string& card) {
 
 // A card's connectors are folders beside it: card0-HDMI-A-1.
 bool has_display(const std::string& root, const std::string& device) {
+  const auto all = names_in(root + "/sys/class/drm");
   for (const std::string& name : names_in(root + "/sys/class/drm/" + device + "/device/drm")) {
     if (!name.starts_with("card")) continue;
-    const auto all = names_in(root + "/sys/class/drm");
     if (std::ranges::any_of(all, [&](const auto& each) { return each.starts_with(name + "-"); })) {
       return true;
     }
@@ -82,10 +70,10 @@ std::vector<std::string> find_amd_gpus(const Machine& machine) {
   std::ranges::sort(nodes, {}, [](const auto& name) { return number(name).value_or(-1); });
   for (const std::string& node : nodes) {
     const std::string properties = file_text(folder + node + "/properties");
-    if (property(properties, "simd_count").value_or(0) == 0) continue;  // a processor's
-    const auto minor = property(properties, "drm_render_minor").value_or(0);
+    if (property(properties, "simd_count") == 0) continue;  // a processor's
+    const auto minor = property(properties, "drm_render_minor");
     if (!is_there(machine.root + "/dev/dri/renderD" + std::to_string(minor))) continue;
-    gpus.push_back(name_of_amd_gpu(property(properties, "unique_id").value_or(0)));
+    gpus.push_back(name_of_amd_gpu(property(properties, "unique_id")));
   }
   return gpus;
 }

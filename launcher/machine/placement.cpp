@@ -16,19 +16,6 @@
 namespace ddprun::agent {
 namespace {
 
-// The value of "Key: value" in a file of such lines.
-std::string_view field(std::string_view text, std::string_view key) {
-  while (!text.empty()) {
-    const std::string_view line = text.substr(0, text.find('\n'));
-    text.remove_prefix(std::min(line.size() + 1, text.size()));
-    const std::size_t colon = line.find(':');
-    if (colon != std::string_view::npos && trimmed(line.substr(0, colon)) == key) {
-      return trimmed(line.substr(colon + 1));
-    }
-  }
-  return {};
-}
-
 // nvmlPciInfo_t of NVML's version 3 call.
 struct NvmlPciInfo {
   std::array<char, 16> short_bus_id;
@@ -97,7 +84,7 @@ std::vector<Gpu> gpus_from_proc(const std::string& root) {
     const std::string information = file_text(directory + address + "/information");
     if (information.empty()) continue;
     const std::string minor(field(information, "Device Minor"));
-    if (!minor.empty() && ::access((root + "/dev/nvidia" + minor).c_str(), F_OK) != 0) continue;
+    if (!minor.empty() && !is_there(root + "/dev/nvidia" + minor)) continue;
     gpus.push_back(Gpu{std::string(field(information, "GPU UUID")), sysfs_address(address)});
   }
   return gpus;

@@ -1,8 +1,9 @@
-// Reading the small files of /sys and /proc, for both parts of placement. Apart from the reading,
+// Reading the small files of /sys and /proc, for placement and accelerators. Apart from the reading,
 // pure; any thread.
 #pragma once
 
 #include <dirent.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
@@ -28,6 +29,21 @@ inline std::vector<std::string> names_in(const std::string& directory) {
   }
   std::ranges::sort(names);
   return names;
+}
+
+inline bool is_there(const std::string& path) { return ::access(path.c_str(), F_OK) == 0; }
+
+// The value of "Key: value", or of another separator, in a file of such lines.
+inline std::string_view field(std::string_view text, std::string_view key, char separator = ':') {
+  while (!text.empty()) {
+    const std::string_view line = text.substr(0, text.find('\n'));
+    text.remove_prefix(std::min(line.size() + 1, text.size()));
+    const std::size_t end = line.find(separator);
+    if (end != std::string_view::npos && trimmed(line.substr(0, end)) == key) {
+      return trimmed(line.substr(end + 1));
+    }
+  }
+  return {};
 }
 
 // The number that a text begins with, as strtoul reads it; nullopt if it begins with none.

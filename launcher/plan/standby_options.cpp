@@ -1,7 +1,5 @@
 #include "launcher/plan/standby_options.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <filesystem>
 #include <string_view>
@@ -9,6 +7,7 @@
 
 #include "agent/core/worker_environment.h"
 #include "launcher/cli/text.h"
+#include "launcher/machine/placement_files.h"
 #include "launcher/settings/values.h"
 #include "rendezvous/common/file_text.h"
 #include "rendezvous/common/trimmed.h"
@@ -55,8 +54,7 @@ Result<std::vector<std::string>> read_modules(const ResolvedOption& option) {
 }
 
 bool has_gpu(const std::string& root) {
-  return ::access((root + "/dev/nvidiactl").c_str(), F_OK) == 0 ||
-         ::access((root + "/dev/kfd").c_str(), F_OK) == 0;
+  return agent::is_there(root + "/dev/nvidiactl") || agent::is_there(root + "/dev/kfd");
 }
 
 // Empty: it can have them.

@@ -279,9 +279,9 @@ class RoundCore {
   TurnedAwayNodes turned_away_;  // since the last round
   RestartPolicy policy_;
   Round round_{};
-  Round round_min_{};  // of the next round: the lowest number that every node accepts
+  Round round_min_{};  // the lowest number of the next round that every node accepts
   RoundBefore before_;
-  CoreTime now_{};                     // of the current step
+  CoreTime now_{};                     // when the current step began
   int asked_for_ = 0;                  // restarts that users have requested
   std::vector<std::string> requests_;  // what users have asked for, the latest
   int in_place_ = 0;                   // restarts without another round

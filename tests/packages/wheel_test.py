@@ -31,7 +31,7 @@ source, packages, programs = (Path(each) for each in sys.argv[1:4])
 del sys.argv[1:]
 
 BYTES_MAX = 6 << 20
-GLIBC_MAX = (2, 34)
+GLIBC_MAX = (2, 28)
 
 SCRIPT = '''
 import torch, torch.distributed as dist

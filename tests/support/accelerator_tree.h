@@ -11,7 +11,7 @@ namespace ddprun {
 struct AmdNode {
   int simds = 304;
   unsigned long long unique_id = 1;
-  int minor = 128;  // of /dev/dri/renderD…
+  int minor = 128;  // the number in /dev/dri/renderD…
 };
 inline void add_amd_node(const TemporaryTree& tree, int number, const AmdNode& node) {
   tree.write("dev/kfd", "");

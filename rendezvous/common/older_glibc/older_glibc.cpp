@@ -55,7 +55,6 @@ DDPRUN_OLDER("pthread_mutexattr_destroy", "GLIBC_2.2.5");
 DDPRUN_OLDER("pthread_mutexattr_init", "GLIBC_2.2.5");
 DDPRUN_OLDER("pthread_mutexattr_setpshared", "GLIBC_2.2.5");
 DDPRUN_OLDER("pthread_mutexattr_setrobust", "GLIBC_2.12");
-DDPRUN_OLDER("pthread_mutexattr_settype", "GLIBC_2.2.5");
 DDPRUN_OLDER("pthread_once", "GLIBC_2.2.5");
 DDPRUN_OLDER("pthread_rwlock_destroy", "GLIBC_2.2.5");
 DDPRUN_OLDER("pthread_rwlock_init", "GLIBC_2.2.5");
@@ -179,9 +178,6 @@ int fstatat(int folder, const char* path, struct stat* status, int flags) noexce
 static_assert(sizeof(struct stat) == sizeof(struct stat64));
 int fstat64(int file, struct stat64* status) noexcept {
   return fstat(file, reinterpret_cast<struct stat*>(status));
-}
-int stat64(const char* path, struct stat64* status) noexcept {
-  return stat(path, reinterpret_cast<struct stat*>(status));
 }
 
 // Before glibc 2.34 a program ran its own initializers, by a function that its start file named: the start file of a newer one
