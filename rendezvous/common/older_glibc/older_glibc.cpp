@@ -5,6 +5,7 @@
 // Most of it are calls that glibc 2.34 has moved from libpthread and libdl into libc, under a new version: here each is a jump
 // to the one with the version before, which every glibc has. The others are defined here.
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <link.h>
 #include <pthread.h>
 #include <sys/random.h>
@@ -116,8 +117,6 @@ using Main = int (*)(int, char**, char**);
 using Nothing = void (*)();
 
 extern "C" {
-int __xstat(int, const char*, struct stat*) noexcept;
-int __lxstat(int, const char*, struct stat*) noexcept;
 int __fxstat(int, int, struct stat*) noexcept;
 int __fxstatat(int, int, const char*, struct stat*, int) noexcept;
 [[noreturn]] int ddprun_older_libc_start_main(Main main, int argc, char** argv, Main init,
@@ -165,16 +164,16 @@ int pthread_cond_clockwait(pthread_cond_t* condition, pthread_mutex_t* mutex, cl
 // glibc 2.33; before it these were made of calls that say which layout of `stat` is meant.
 constexpr int kStatVersion = DDPRUN_VERSION(1, 0);
 
-int stat(const char* path, struct stat* status) noexcept {
-  return __xstat(kStatVersion, path, status);
-}
-int lstat(const char* path, struct stat* status) noexcept {
-  return __lxstat(kStatVersion, path, status);
-}
-int fstat(int file, struct stat* status) noexcept { return __fxstat(kStatVersion, file, status); }
 int fstatat(int folder, const char* path, struct stat* status, int flags) noexcept {
   return __fxstatat(kStatVersion, folder, path, status, flags);
 }
+int stat(const char* path, struct stat* status) noexcept {
+  return fstatat(AT_FDCWD, path, status, 0);
+}
+int lstat(const char* path, struct stat* status) noexcept {
+  return fstatat(AT_FDCWD, path, status, AT_SYMLINK_NOFOLLOW);
+}
+int fstat(int file, struct stat* status) noexcept { return __fxstat(kStatVersion, file, status); }
 static_assert(sizeof(struct stat) == sizeof(struct stat64));
 int fstat64(int file, struct stat64* status) noexcept {
   return fstat(file, reinterpret_cast<struct stat*>(status));
