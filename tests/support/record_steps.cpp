@@ -69,8 +69,22 @@ std::int64_t step_of_hold(int world_size) {
   return held_size == world_size ? step : 0;
 }
 
+TrainingPosition resumed;        // where the program began
 std::int64_t last_step = 0;      // that the program has reported, or resumed from
 std::int64_t batches_begun = 0;  // in this process, for a program that reports no steps
+
+// How many steps lie before the sampler's next batch, counted from where the program began.
+std::int64_t steps_before(const DistributedSampler& sampler, std::size_t batch_size) {
+  const std::int64_t world = sampler.num_replicas();
+  const std::int64_t of_step = static_cast<std::int64_t>(batch_size) * world;
+  const auto steps_of = [of_step](std::int64_t samples) {
+    return (samples + of_step - 1) / of_step;
+  };
+  const std::int64_t samples = sampler.consumed() + sampler.remaining() * world;
+  return resumed.step +
+         (static_cast<std::int64_t>(sampler.epoch()) - resumed.epoch) * steps_of(samples) +
+         steps_of(sampler.consumed()) - steps_of(resumed.consumed);
+}
 
 }  // namespace
 
@@ -101,6 +115,10 @@ void wrapped_progress(Context* self, std::int64_t step, std::int64_t total, Valu
 Batch wrapped_next(DistributedSampler* self, std::size_t batch_size) {
   static const File samples = file_of_rank("DDPRUN_RECORD_SAMPLES", self->rank());
   const std::int64_t consumed = self->consumed();
+  // A process that takes the place of a rank begins where the rank was, and has reported no step.
+  if (batches_begun == 0 && std::getenv("DDPRUN_PREPARED") != nullptr) {
+    last_step = steps_before(*self, batch_size);
+  }
   Batch batch = real_next(self, batch_size);
   if (!batch) return batch;
   if (samples) {
@@ -123,7 +141,8 @@ Batch wrapped_next(DistributedSampler* self, std::size_t batch_size) {
 Position wrapped_resume(Checkpointer* self, const BareModule& model,
                         torch::optim::Optimizer& optimizer) {
   Position position = real_resume(self, model, optimizer);
-  if (position) last_step = position->step;
+  if (position) resumed = *position;
+  last_step = resumed.step;
   return position;
 }
 
