@@ -702,11 +702,12 @@ class Recovery:
         if self._is_step_lost():
             self._was_ended = True
             raise _loss()  # without the step's rest
-        if (self._steps_made() < _OFFERS_AFTER or self._may_keep_gradients) and ddp not in self._gave_gradients:
-            self._gave_gradients.append(ddp)
-            if _have_gradients(ddp.parameters()):
-                self.refuse("it keeps gradients from one step to the next")
-                return
+        if self._steps_made() < _OFFERS_AFTER or self._may_keep_gradients:
+            if ddp not in self._gave_gradients:
+                self._gave_gradients.append(ddp)
+                if _have_gradients(ddp.parameters()):
+                    self.refuse("it keeps gradients from one step to the next")
+                    return
             if not self._has_stepped and self._shared.version_of_weights() != self._weights_at_entry:
                 self._copy_from_now_on("its step changes the weights before a backward()")
         self._has_given = self._is_in_backward = True
