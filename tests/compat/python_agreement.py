@@ -370,6 +370,14 @@ class Trainings(unittest.TestCase):
         os.kill(int(pids[1].read_text()), signal.SIGKILL)
         (folder / "killed").touch()
 
+    def kill_between(self, folder, agent):
+        """The other rank knows of it before its next step: it is told no later than the line is written."""
+        pids = [folder / f"pid-{rank}" for rank in range(2)]
+        self.until(lambda: all(each.exists() and each.read_text() for each in pids) and self.has_standbys(folder), folder, agent)
+        os.kill(int(pids[1].read_text()), signal.SIGKILL)
+        self.until(lambda: "takes its place" in (folder / "said").read_text(errors="replace"), folder, agent)
+        (folder / "killed").touch()
+
     def let_die(self, folder, agent):
         """At each of the sites in SITES, when the rank before was replaced and both standbys are there again."""
         for number in range(4):
@@ -586,7 +594,7 @@ torch.manual_seed(100 + rank)
                 self.folder = Path(tempfile.mkdtemp(dir=self.folder))
 
     def test_an_exception_that_the_loop_keeps(self):
-        self.assert_replaced(program(loop=CATCHES))
+        self.assert_replaced(program(loop=CATCHES), self.kill_between)
 
     def test_a_generator_of_each_rank(self):
         self.assert_replaced(program(PLAIN + "noise = torch.Generator().manual_seed(rank)\n", 'per_rank={"noise": noise}',
