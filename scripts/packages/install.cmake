@@ -2,7 +2,7 @@
 #
 #   bin/ddprun, ddpctl                             component launcher
 #   share/man, completions of bash, zsh and fish   component launcher
-#   lib/python3/dist-packages/ddprun/*.py          component launcher; a wheel's where modules are
+#   lib/python3/dist-packages/ddprun/*             component launcher; a wheel's where modules are
 #   lib/systemd/system/ddprun@.service             component service
 #   include/ddprun/ddprun/*.h, lib/*               component worker, target ddprun::worker
 #   lib/cmake/ddprun/                              component cmake
@@ -65,6 +65,8 @@ if(DEFINED SKBUILD_PLATLIB_DIR)
 endif()
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/worker_lib/python/ddprun DESTINATION ${_modules}
         COMPONENT launcher FILES_MATCHING PATTERN "*.py" PATTERN py.typed PATTERN __pycache__ EXCLUDE)
+# Of ddprun.torch, one for each version of torch (scripts/package).
+install(PROGRAMS ${DDPRUN_TORCH_LIBRARIES} DESTINATION ${_modules}/ddprun COMPONENT launcher)
 
 # The unit as an administrator copies it, but for the place of ddprun.
 file(READ ${PROJECT_SOURCE_DIR}/scripts/systemd/ddprun@.service _unit)

@@ -120,7 +120,7 @@ class Shown(unittest.TestCase):
             names |= set(re.findall(r"`(ddprun(?:\.[a-z_]+)+)\b[^`]*`", path.read_text()))
         for _, text in shown():
             names |= set(re.findall(r"\bddprun(?:\.[a-z_]+)+", text))
-        names = {name for name in names if not name.startswith("ddprun.torch")}  # a distribution of its own
+        names = {name for name in names if not name.startswith("ddprun.torch")}  # the sources have no library of it
         self.assertTrue({"ddprun.recoverable", "ddprun.keep", "ddprun.kept", "ddprun.progress.report"} <= names, names)
         for name in sorted(names):
             self.run_program(f"import ddprun\n{name}\n")
@@ -136,8 +136,10 @@ class Shown(unittest.TestCase):
         [version] = re.findall(r"project\(ddprun VERSION ([0-9.]+)", (PACKAGE.parents[1] / "CMakeLists.txt").read_text())
         self.assertEqual(self.run_program("import ddprun\nprint(ddprun.__version__)\n").strip(), version)
 
-    def test_a_module_that_is_not_installed_is_an_attribute_that_is_not_there(self):
-        self.run_program("import ddprun\nassert not hasattr(ddprun, 'torch')\n")
+    def test_without_a_library_the_backend_is_an_error_that_says_so(self):
+        self.run_program("import ddprun\nassert not hasattr(ddprun, 'torch')\n"
+                         "try: ddprun.torch\nexcept AttributeError as error: assert 'no library' in str(error), error\n"
+                         "try: import ddprun.torch\nexcept ImportError as error: assert 'no library' in str(error), error\n")
 
     def test_what_is_shown_runs(self):
         program = READERS_PART

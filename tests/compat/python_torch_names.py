@@ -7,7 +7,7 @@ import sys
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-FOLDERS = ("worker_lib/python", "worker_lib/python_torch")
+FOLDERS = ("worker_lib/python",)
 # Names of Python's own.
 PYTHONS = {"_exit", "_getframe", "_current_frames", "_C", "_distributed_c10d"}
 # What this package calls objects of PyTorch whose attributes it sets.

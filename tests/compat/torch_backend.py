@@ -191,12 +191,24 @@ class Backend(OfRanks):
     def test_another_torch(self):
         with tempfile.TemporaryDirectory() as folder:
             shutil.copytree(FOLDER / "ddprun", f"{folder}/ddprun")
-            pathlib.Path(folder, "ddprun/torch/_built.py").write_text('TORCH = "2.9.1"\n')
-            done = subprocess.run([sys.executable, "-c", "import ddprun.torch"], stderr=subprocess.PIPE, text=True,
-                                  env=environment(PYTHONPATH=folder))
-        self.assertEqual(done.returncode, 1)
-        self.assertRegex(done.stderr.splitlines()[-1], r"^ImportError: ddprun.torch was built for torch 2.9.1 and this "
-                                                       r"is torch 2\.\S+: install the ddprun-torch that was built for it")
+            [library] = pathlib.Path(folder, "ddprun").glob("libddprun_torch-2.*.so")
+            own = library.name
+
+            def said():
+                done = subprocess.run([sys.executable, "-c", "import ddprun.torch"], stderr=subprocess.PIPE, text=True,
+                                      env=environment(PYTHONPATH=folder))
+                self.assertEqual(done.returncode, 1)
+                return done.stderr.splitlines()[-1]
+
+            library = library.rename(library.with_name("libddprun_torch-2.9.1.so"))
+            self.assertRegex(said(), r"^ImportError: ddprun.torch has the backend shm for torch 2.9.1, and this is torch "
+                                     r"2\.\S+: install one of these, or use gloo$")
+            library = library.rename(library.with_name(own))
+            library.write_bytes(b"\x7fELF")
+            self.assertRegex(said(), rf"^ImportError: \S+/{own} cannot be loaded, so there is no backend shm: ")
+            library.unlink()
+            self.assertEqual(said(), "ImportError: this copy of ddprun has no library for the backend shm: install the wheel "
+                                     "(pip install ddprun)")
 
 
 if __name__ == "__main__":

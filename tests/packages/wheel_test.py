@@ -1,9 +1,10 @@
-"""The wheel, made by scripts/package of the programs in PROGRAMS_DIR (with DDPRUN_TEST_FULL=1 built anew): small enough,
-installed into a fresh virtual environment where no compiler is, and used there to train in Python.
+"""The wheel, made by scripts/package of what is built in and beside PROGRAMS_DIR (with DDPRUN_TEST_FULL=1 built anew): small
+enough, installed into a fresh virtual environment where no compiler is, and used there to train in Python.
 
   wheel_test.py SOURCE_DIR PACKAGES_DIR PROGRAMS_DIR
 
-The Python that runs this has torch; the fresh environment sees that one's packages instead of 4.6 GB of its own.
+The Python that runs this has torch; the fresh environment sees that one's packages instead of 4.6 GB of its own. With
+DDPRUN_TEST_FULL=1 another one sees those of scripts/newest_torch.
 """
 import importlib.metadata
 import json
@@ -17,6 +18,7 @@ import tempfile
 import time
 import unittest
 import venv
+import zipfile
 from pathlib import Path
 
 try:
@@ -30,8 +32,9 @@ except ImportError as error:
 source, packages, programs = (Path(each) for each in sys.argv[1:4])
 del sys.argv[1:]
 
-BYTES_MAX = 6 << 20
+BYTES_MAX = 7 << 20
 GLIBC_MAX = (2, 28)
+FULL = os.environ.get('DDPRUN_TEST_FULL') == '1'
 
 SCRIPT = '''
 import torch, torch.distributed as dist
@@ -51,6 +54,44 @@ if dist.get_rank() == 0:
 dist.destroy_process_group()
 '''
 
+UNMODIFIED = '''
+import torch, torch.distributed as dist
+dist.init_process_group('gloo')
+tensor = torch.ones(3)
+dist.all_reduce(tensor)
+if dist.get_rank() == 0:
+    print(dist.group.WORLD._get_backend(torch.device('cpu')).name(), int(tensor[0]))
+dist.destroy_process_group()
+'''
+
+# A rank dies after its fifth step.
+RECOVERABLE = '''
+import os, pathlib, signal, sys, time
+import torch, torch.distributed as dist
+import ddprun
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+folder = pathlib.Path(sys.argv[1])
+dist.init_process_group('gloo')
+torch.manual_seed(0)
+line = DDP(torch.nn.Linear(1, 1))
+optimizer = torch.optim.SGD(line.parameters(), lr=0.2)
+x = torch.linspace(-1, 1, 64).view(-1, 1)[dist.get_rank()::2]
+training = ddprun.recoverable(line, optimizer)
+for step in training.steps([x] * 100):
+    with step as x:
+        optimizer.zero_grad()
+        torch.nn.functional.mse_loss(line(x), 3 * x - 1).backward()
+        optimizer.step()
+    if step.number == 5 and dist.get_rank() == 1 and not (folder / 'died').exists():
+        while not (folder / 'may-die').exists():
+            time.sleep(0.01)
+        (folder / 'died').touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+if dist.get_rank() == 0:
+    print(f'{os.path.dirname(ddprun.__file__)} {line.module.weight.item():.2f} {line.module.bias.item():.2f}')
+'''
+
 
 def run(*command, **more):
     done = subprocess.run([str(each) for each in command], capture_output=True, text=True, **more)
@@ -64,13 +105,18 @@ def pip(there, *arguments, **more):
     return run(sys.executable, '-m', 'pip', '--disable-pip-version-check', '--python', there / 'python', *arguments, **more)
 
 
+def see_packages(bin, folder):
+    [there] = (bin.parent / 'lib').glob('python3*/site-packages')
+    (there / 'torch_beside.pth').write_text(f'{folder}\n')
+
+
 class Wheel(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         for old in packages.glob('*.whl'):
             old.unlink()
         environment = {**os.environ, 'DDPRUN_PACKAGES': str(packages), 'DDPRUN_PYTHON': sys.executable}
-        if os.environ.get('DDPRUN_TEST_FULL') != '1':
+        if not FULL:
             environment['DDPRUN_PROGRAMS'] = str(programs)
         run(source / 'scripts/package', 'wheel', env=environment)
         [cls.wheel] = packages.glob('*.whl')
@@ -84,8 +130,7 @@ class Wheel(unittest.TestCase):
         pip(cls.bin, 'install', '--no-index', '--no-deps', cls.wheel, env=cls.environment)
         cls.version = run(cls.bin / 'ddprun', '--version', env=cls.environment)
         cls.installed_in = time.monotonic() - began
-        [packages_there] = (cls.bin.parent / 'lib').glob('python3*/site-packages')
-        (packages_there / 'torch_beside.pth').write_text(sysconfig.get_path('purelib') + '\n')
+        see_packages(cls.bin, sysconfig.get_path('purelib'))
 
     @classmethod
     def tearDownClass(cls):
@@ -126,6 +171,77 @@ class Wheel(unittest.TestCase):
         run(self.bin / 'python', '-c', 'from ddprun import progress; progress.report(1, 10, loss=0.5)',
             env=self.environment)
 
+    def test_has_the_backend_for_each_torch_that_it_names(self):
+        with zipfile.ZipFile(self.wheel) as wheel:
+            names = [name for name in wheel.namelist() if name.endswith('.so')]
+            description = wheel.read(next(name for name in wheel.namelist() if name.endswith('/METADATA'))).decode()
+            versions = sorted(re.fullmatch(r'ddprun/libddprun_torch-([0-9.]+)\.so', name)[1] for name in names)
+            for name in names:
+                wheel.extract(name, self.folder.name)
+                wanted = run('nm', '--dynamic', '--undefined-only', Path(self.folder.name) / name)
+                self.assertIn('c10', wanted)
+                self.assertNotRegex(wanted, r'\b_?Py[A-Z_]|pybind11')
+        said = re.search(r'It is there for torch (.*) and\s+(.*) on x86-64', description).groups()
+        self.assertEqual(re.findall(r'^torch_version=(.*)', ''.join(
+            (source / 'scripts' / name).read_text() for name in ('setup', 'newest_torch')), re.M), list(said))
+        if FULL:
+            self.assertEqual(versions, sorted(said))
+        else:
+            self.assertEqual(versions, [TORCH.split('+')[0]])
+
+    def check_beside_torch(self, bin):
+        """An unmodified program over Gloo, and over shm; init_process_group('shm'); a rank that is replaced."""
+        with tempfile.TemporaryDirectory() as folder:
+            environment = {'PATH': f'{bin}:/usr/bin:/bin', 'HOME': folder, 'OMP_NUM_THREADS': '1', 'DDPRUN_CONTROL_DIR': folder}
+            script = Path(folder) / 'script.py'
+            for text, variables, expected in (
+                    (UNMODIFIED, {}, 'gloo 2\n'), (UNMODIFIED, {'DDPRUN_TORCH_BACKEND': 'shm'}, 'shm 2\n'),
+                    (UNMODIFIED.replace("'gloo'", "'shm'").replace('import', 'import ddprun.torch,', 1), {}, 'shm 2\n')):
+                script.write_text(text)
+                printed = run(bin / 'ddprun', '--nproc-per-node=2', script, timeout=300, env={**environment, **variables})
+                self.assertEqual(printed, expected)
+            script.write_text(RECOVERABLE)
+            with open(Path(folder) / 'said', 'w+') as said:
+                job = subprocess.Popen([bin / 'ddprun', '--nproc-per-node=2', '--standby=auto', '--max-restarts=1', '--rdzv-id=job',
+                                        script, folder], env=environment, stdout=said, stderr=subprocess.STDOUT)
+                self.addCleanup(job.kill)
+                while self.standbys(bin, environment) < 2 and job.poll() is None:
+                    time.sleep(0.05)
+                (Path(folder) / 'may-die').touch()
+                code = job.wait(timeout=300)
+                said.seek(0)
+                text = said.read()
+            self.assertEqual(code, 0, text)
+            self.assertIn('its standby takes its place', text)
+            [there] = (bin.parent / 'lib').glob('python3*/site-packages')
+            self.assertIn(f'{there}/ddprun 3.00 -1.00\n', text)
+
+    @staticmethod
+    def standbys(bin, environment):
+        asked = subprocess.run([bin / 'ddpctl', 'status', '--json', 'job'], env=environment, capture_output=True)
+        status = json.loads(asked.stdout)['nodes'][0] if asked.returncode == 0 else {}
+        return (status.get('replacement') or {}).get('waiting', 0)
+
+    def test_recovers_and_has_shm_beside_this_torch(self):
+        self.check_beside_torch(self.bin)
+
+    @unittest.skipUnless(FULL, 'with DDPRUN_TEST_FULL=1')
+    def test_recovers_and_has_shm_beside_the_newest_torch(self):
+        [newest] = source.glob('build-newest-torch/venv/lib/python3*/site-packages')
+        other = Path(self.folder.name) / 'newest/bin'
+        venv.create(other.parent)
+        pip(other, 'install', '--no-index', '--no-deps', self.wheel)
+        see_packages(other, newest)
+        self.check_beside_torch(other)
+
+    @unittest.skipUnless(FULL, 'with DDPRUN_TEST_FULL=1')
+    def test_has_shm_under_torchrun(self):
+        script = Path(self.folder.name) / 'script.py'
+        script.write_text(UNMODIFIED)
+        printed = run(self.bin / 'python', '-m', 'torch.distributed.run', '--standalone', '--nproc-per-node=2', script,
+                      timeout=300, env={**self.environment, 'PATH': f'{self.bin}:/usr/bin:/bin', 'DDPRUN_TORCH_BACKEND': 'shm'})
+        self.assertEqual(printed, 'shm 2\n')
+
     def test_brings_manual_and_completions(self):
         for name in 'man/man1/ddprun.1.gz', 'man/man1/ddpctl.1.gz', 'bash-completion/completions/ddprun':
             self.assertTrue((self.bin.parent / 'share' / name).exists(), name)
@@ -141,7 +257,7 @@ class Wheel(unittest.TestCase):
         self.assertEqual(files(), before)
 
 
-@unittest.skipIf(os.environ.get('DDPRUN_TEST_FULL') != '1', 'DDPRUN_TEST_FULL=1 sets up a copy of the sources')
+@unittest.skipUnless(FULL, 'DDPRUN_TEST_FULL=1 sets up a copy of the sources')
 class FreshClone(unittest.TestCase):
     """What setting up needs comes from where this machine's pip takes it."""
 

@@ -1,4 +1,4 @@
-// What the Python package ddprun.torch loads (python_torch/): the factory of process groups as an operator
+// What the Python package ddprun.torch loads (python/ddprun/torch.py): the factory of process groups as an operator
 // of TorchScript, torch.ops.ddprun.make_group. Torch's operators carry process groups between Python and
 // C++ (ProcessGroup.boxed and unbox), so nothing here is bound to Python: one binary serves every version
 // of it. Python cannot box a store; it comes inside a group that has nothing else.

@@ -6,7 +6,6 @@ it starts (`ddprun.hooks`), unless DDPRUN_PYTHON_HOOKS=0.
 """
 
 import os
-import pkgutil
 import sys
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without the import
@@ -17,19 +16,18 @@ if TYPE_CHECKING:
     from ddprun.training import Training
 
 __version__ = "0.1.0"  # as CMakeLists.txt has it for ddprun
-__path__ = pkgutil.extend_path(__path__, __name__)  # ddprun.torch is a distribution of its own, maybe in another folder
 _ON_DEMAND = ("progress", "torch", "training")  # the modules that a program may use; the last two import PyTorch
 
 
 def __getattr__(name):
+    why = ""
     if name in _ON_DEMAND:
         import importlib
         try:
             return importlib.import_module("ddprun." + name)
-        except ModuleNotFoundError as error:
-            if error.name != "ddprun." + name:
-                raise
-    raise AttributeError(f"module 'ddprun' has no attribute '{name}'")
+        except ImportError as error:
+            why = f": {error}"
+    raise AttributeError(f"module 'ddprun' has no attribute '{name}'{why}")
 
 
 def __dir__():

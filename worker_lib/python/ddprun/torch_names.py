@@ -1,4 +1,4 @@
-"""Every private name of PyTorch that this package and ddprun.torch use, with what for. tests/compat/python_torch_names.py keeps the list
+"""Every private name of PyTorch that this package uses, with what for. tests/compat/python_torch_names.py keeps the list
 complete. A PyTorch that lacks one of NEEDED is refused by recoverable(), by name."""
 
 import importlib

@@ -5,6 +5,8 @@
 
     dist.init_process_group("shm")  # or "cpu:shm,cuda:nccl"; dist.new_group(backend="shm")
 
+The wheel of ddprun has its library for some versions of torch; with another one the import raises ImportError.
+
 Where the ranks cannot share memory it is Gloo, and rank 0 says why. On several nodes, what a training step exchanges
 goes through memory within a node and through Gloo between nodes. A failure is a torch.distributed.DistBackendError
 that names the rank; the group is of no further use then.
@@ -22,19 +24,32 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from . import _built
-
 NAME = "shm"
 _MARKS = "ddprun/came"  # in the store, by global rank
 _SOON = datetime.timedelta(minutes=1)
 _LOOK = datetime.timedelta(seconds=3)  # so late a rank is asked for; then after twice as long each time
 
-if torch.__version__.partition("+")[0] != _built.TORCH:
-    raise ImportError(f"ddprun.torch was built for torch {_built.TORCH} and this is torch {torch.__version__}: install "
-                      f"the ddprun-torch that was built for it (scripts/package torch-wheel)")
-if not dist.is_available():
-    raise ImportError("ddprun.torch needs a torch with torch.distributed, and this one was built without")
-torch.ops.load_library(os.path.join(os.path.dirname(__file__), "libddprun_torch.so"))
+
+def _load_library():
+    if not dist.is_available():
+        raise ImportError("ddprun.torch needs a torch with torch.distributed, and this one was built without")
+    # Between versions of torch the layouts of its C++ classes differ.
+    folder, beginning = os.path.dirname(__file__), "libddprun_torch-"
+    library = os.path.join(folder, f"{beginning}{torch.__version__.partition('+')[0]}.so")
+    if not os.path.exists(library):
+        names = os.listdir(folder) if os.path.isdir(folder) else []
+        versions = sorted(name[len(beginning):-len(".so")] for name in names if name.startswith(beginning))
+        if not versions:
+            raise ImportError("this copy of ddprun has no library for the backend shm: install the wheel (pip install ddprun)")
+        raise ImportError(f"ddprun.torch has the backend shm for torch {' and '.join(versions)}, and this is torch "
+                          f"{torch.__version__}: install one of these, or use gloo")
+    try:
+        torch.ops.load_library(library)
+    except OSError as error:
+        raise ImportError(f"{library} cannot be loaded, so there is no backend shm: {error}") from error
+
+
+_load_library()
 
 # How often a group of these ranks was made. A program may end its groups and make them anew over the same store, where
 # what the ranks said the first time still stands; all members of a group make it, so all count alike.
