@@ -3,9 +3,8 @@
   kubernetes_files.py DDPRUN SOURCE_DIR
 
 Manifests: every field is one that Kubernetes knows, what has to be the same is the same, and every pod's command with
-the variables that the pod will have comes to the plan that is meant (ddprun --dry-run). Dockerfile: what it copies is
-there and is enough to configure the build, and what it builds needs nothing in the stage that it is copied into.
-DDPRUN_TEST_FULL=1 builds it. Needs PyYAML (Debian's python3-yaml); exit code 77 where it is missing.
+the variables that the pod will have comes to the plan that is meant (ddprun --dry-run). Dockerfile: it has three lines, and
+the programs need nothing but the C library. Needs PyYAML (Debian's python3-yaml); exit code 77 where it is missing.
 """
 import atexit
 import json
@@ -200,35 +199,11 @@ for path in sorted(folder.glob('*.yaml')):
 
 # ---- the Dockerfile
 
-dockerfile = re.sub(r'\\\n', ' ', (folder / 'Dockerfile').read_text())
-stages = re.split(r'^FROM .*$', dockerfile, flags=re.M)[1:]
-check(len(stages) == 2, 'two stages')
-check(re.findall(r'^FROM (\S+)', dockerfile, flags=re.M) == ['debian:12', '${BASE}'], 'the stages are as expected')
+# What its second line does is tested in tests/packages.
+lines = [line.split(' ', 1)[0] for line in (folder / 'Dockerfile').read_text().splitlines() if not line.startswith('#')]
+check(lines == ['FROM', 'RUN', 'ENTRYPOINT'], f'the image is the base with the wheel: {lines}')
 
-installed = set(re.search(r'--no-install-recommends\s+(.*)$', stages[0], re.M)[1].split())
-setup = (source / 'scripts' / 'setup').read_text()
-known = set(re.search(r'debian_build=\((.*?)\)', setup, re.S)[1].split())
-check(installed <= known, f'scripts/setup installs the same packages: {installed - known}')
-
-copied = [word for line in re.findall(r'^COPY (.*)$', stages[0], re.M) for word in line.split()[:-1]]
-ignored = (folder / 'Dockerfile.dockerignore').read_text().split('\n')
-commands = [command.strip() for command in re.findall(r'^RUN (cmake .*)$', stages[0], re.M)[0].split('&&')]
-with tempfile.TemporaryDirectory() as work:
-    for name in copied:
-        check('!' + name in ignored, f'{name} is not left out by Dockerfile.dockerignore')
-        if not (source / name).exists():
-            check(False, f'{name} is there to be copied')
-        elif (source / name).is_dir():
-            shutil.copytree(source / name, Path(work) / name)
-        else:
-            shutil.copy(source / name, work)
-    wanted = len(commands) if os.environ.get('DDPRUN_TEST_FULL') == '1' else 1
-    for command in commands[:wanted]:
-        done = subprocess.run(command, shell=True, cwd=work, capture_output=True, text=True)
-        check(done.returncode == 0, f'{command}: {done.stdout}{done.stderr}')
-        check('not used by the project' not in done.stderr, f'{command}: {done.stderr}')
-
-# Nothing is installed beside the programs in the last stage.
+# Nothing is installed beside the programs.
 libraries = subprocess.check_output(['ldd', ddprun], text=True)
 for library in re.findall(r'^\s*(\S+)', libraries, re.M):
     check(re.match(r'(linux-vdso|libm|libc|libdl|libpthread|/lib64/ld-linux.*|ld-linux.*)\.so', library),
