@@ -262,6 +262,7 @@ class _Preloaded:
 
     def load(self, names, check):
         """`check` raises where the process cannot be forked any more; it is given the name of the request."""
+        import logging, warnings  # noqa: F401  state.py looks at them
         without = {name[1:] for name in names if name.startswith("-")}
         names = [name for name in names if name not in without and not name.startswith("-")]
         first = [name for name in names if imports.top(name) == imports.top(names[0])]
@@ -295,7 +296,6 @@ class _Preloaded:
         return sorted({unit.name for unit in self._units})
 
     def _load_one(self, request):
-        import logging  # noqa: F401  state.py looks at it
         number = len(self._requests)
         self._requests.append(request)
         seen, files, shared = state.seen(), set(_files_of_this_process()), set(_shared_memory())
