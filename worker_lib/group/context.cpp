@@ -18,6 +18,7 @@
 #include "ddprun/log.h"
 #include "rendezvous/common/signals_blocked.h"
 #include "rendezvous/common/unique_fd.h"
+#include "rendezvous/common/worker_abi/untried_arch.h"
 #include "worker_lib/c10d/error_text.h"
 #include "worker_lib/c10d/nccl_module.h"
 #include "worker_lib/c10d/process_group.h"
@@ -82,6 +83,8 @@ bool is_prepared_standby(const AgentLink* link) {
 std::string why_not_recoverable(const Environment& environment, const torch::Device& device,
                                 Backend backend, bool is_given) {
   if (!zygote::is_linked()) return "it is not linked with ddprun::standby";
+  std::string untried = why_untried_arch("replacement", std::getenv(kUntriedArchVariable));
+  if (!untried.empty()) return untried;
   if (is_given) return "the program has brought a store of its own";
   if (!environment.agent_hosts_store) {
     return "rank 0 serves the store where the ranks meet (TORCH_DISABLE_SHARE_RDZV_TCP_STORE)";

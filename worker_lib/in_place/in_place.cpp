@@ -1,6 +1,7 @@
 #include "worker_lib/in_place/in_place.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <exception>
 #include <memory>
 #include <string>
@@ -8,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "rendezvous/common/worker_abi/untried_arch.h"
 #include "worker_lib/c10d/gloo_interrupt.h"
 #include "worker_lib/process/agent_link.h"
 #include "worker_lib/process/crc32c.h"
@@ -127,6 +129,11 @@ const char* ddprun_why() { return why_last.c_str(); }
 
 std::uint32_t ddprun_stream_sum(const char* bytes, std::size_t size) {
   return stream_sum({bytes, size});
+}
+
+const char* ddprun_why_untried() {
+  static const std::string why = why_untried_arch("replacement", std::getenv(kUntriedArchVariable));
+  return why.c_str();
 }
 
 int ddprun_can_interrupt_gloo() { return detail::can_interrupt_gloo() ? 1 : 0; }

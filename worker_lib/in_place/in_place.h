@@ -16,6 +16,9 @@ const char* ddprun_why(void);
 // A checksum: two memories that differ in any 32 bits in a row have different sums. Any thread.
 uint32_t ddprun_stream_sum(const char* bytes, size_t size);
 
+// Why this architecture does not replace ranks in place (untried_arch.h); empty: it does. Any thread.
+const char* ddprun_why_untried(void);
+
 // ---- calls over Gloo (c10d/gloo_interrupt.h); any thread
 
 // Non-zero: ddprun_interrupt_gloo() ends the calls that wait. Call it when LibTorch is loaded.

@@ -4,12 +4,15 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <fstream>
 #include <optional>
 #include <sstream>
 #include <string_view>
 #include <type_traits>
 #include <utility>
+
+#include "rendezvous/common/worker_abi/untried_arch.h"
 
 namespace ddprun::shm {
 namespace {
@@ -40,9 +43,9 @@ class Joiner {
 
   Joined join() {
     std::optional<Listener> listener;
-    std::string trouble;
+    std::string trouble = why_untried_arch("shared memory", std::getenv(kUntriedArchVariable));
     try {
-      listener.emplace();
+      if (trouble.empty()) listener.emplace();
     } catch (const Failure& failure) {
       trouble = failure.error().message;
     }

@@ -45,6 +45,7 @@ def _declare():
     integer, unsigned = ctypes.c_int, ctypes.c_uint32
     for name, result, *arguments in (
             ("why", text),
+            ("why_untried", text),
             ("stream_sum", unsigned, pointer, size),
             ("gloo_calls", ctypes.POINTER(ctypes.c_uint64)),
             ("gloo_failures", ctypes.POINTER(ctypes.c_uint64)),
@@ -106,6 +107,11 @@ def stream_sum(address, size):
 
 def why():
     return _c.why().decode()
+
+
+def why_untried():
+    """Why this architecture does not replace ranks in place; None: it does."""
+    return _c.why_untried().decode() or None
 
 
 class Action(NamedTuple):

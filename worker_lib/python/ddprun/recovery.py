@@ -67,7 +67,7 @@ def recovery_of(models, optimizers, parts, per_rank, given, unchanged, place):
     link = in_place.Link.of_process()
     if link is None:
         return None
-    why = torch_names.missing() or _why_not(models, optimizers, parts) or why_not_pickled({**parts, **per_rank})
+    why = in_place.why_untried() or torch_names.missing() or _why_not(models, optimizers, parts) or why_not_pickled({**parts, **per_rank})
     cannot_meet = groups.why_not(next((each.device for each in models[0].parameters()), torch.device("cpu")))
     why = why or cannot_meet
     if why is not None:

@@ -39,6 +39,8 @@ def _load_library():
     if not os.path.exists(library):
         names = os.listdir(folder) if os.path.isdir(folder) else []
         versions = sorted(name[len(beginning):-len(".so")] for name in names if name.startswith(beginning))
+        if not versions and os.uname().machine != "x86_64":
+            raise ImportError(f"the backend shm is for x86-64, and this is {os.uname().machine}: use gloo")
         if not versions:
             raise ImportError("this copy of ddprun has no library for the backend shm: install the wheel (pip install ddprun)")
         raise ImportError(f"ddprun.torch has the backend shm for torch {' and '.join(versions)}, and this is torch "

@@ -1,0 +1,15 @@
+# For CMAKE_TOOLCHAIN_FILE: Debian's cross compiler, and what scripts/aarch64 has put into DDPRUN_SYSROOT.
+set(CMAKE_SYSTEM_NAME Linux)
+set(CMAKE_SYSTEM_PROCESSOR aarch64)
+set(CMAKE_C_COMPILER aarch64-linux-gnu-gcc)
+set(CMAKE_CXX_COMPILER aarch64-linux-gnu-g++)
+set(CMAKE_STRIP aarch64-linux-gnu-strip)
+set(CMAKE_LIBRARY_ARCHITECTURE aarch64-linux-gnu)
+list(APPEND CMAKE_TRY_COMPILE_PLATFORM_VARIABLES DDPRUN_SYSROOT)
+set(CMAKE_SYSROOT ${DDPRUN_SYSROOT})
+set(CMAKE_FIND_ROOT_PATH_MODE_PROGRAM NEVER)
+foreach(_each LIBRARY INCLUDE PACKAGE)
+  set(CMAKE_FIND_ROOT_PATH_MODE_${_each} ONLY)
+endforeach()
+set(CMAKE_CROSSCOMPILING_EMULATOR qemu-aarch64;-L;${DDPRUN_SYSROOT})
+set(DDPRUN_MOLD OFF CACHE FILEPATH "")  # that compiler knows none
