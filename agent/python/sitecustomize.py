@@ -49,6 +49,7 @@ class _Hooks:
         names = ("hooks", "progress", "collectives", *(("groups", "standby_gpu") if replaces else ()))
         self.texts = {name: __loader__.get_data(f"{folder}/package/ddprun/{name}.py") for name in names}
         self.in_place = __loader__.get_data(folder + "/libddprun_in_place.so") if replaces else None
+        self.in_place_error = None
         wants_nccl = os.environ.pop("DDPRUN_NCCL_RECORD", None) is not None
         self.nccl_plugin = __loader__.get_data(folder + "/libddprun_nccl_profiler.so") if wants_nccl else None
         imports = _own_descriptor("DDPRUN_IMPORTS_FD", "/memfd:ddprun-imports")
@@ -69,8 +70,8 @@ class _Hooks:
         try:
             os.write(library, content)
             ctypes.CDLL(f"/proc/self/fd/{library}", ctypes.RTLD_GLOBAL)
-        except OSError:
-            pass  # groups.py says that it is not there
+        except OSError as error:
+            self.in_place_error = str(error)  # recovery.py says it
         finally:
             os.close(library)
 
@@ -98,7 +99,7 @@ class _Hooks:
     def load(self, name):
         module = type(sys)("_ddprun_" + name)
         module.__file__ = f"<frozen importlib of ddprun>/{name}.py"  # torch.compile skips files that are called so
-        module.import_times, module.nccl_plugin = self.import_times, self.nccl_plugin
+        module.import_times, module.nccl_plugin, module.in_place_error = self.import_times, self.nccl_plugin, self.in_place_error
         exec(compile(self.texts[name], module.__file__, "exec"), module.__dict__)
         return module
 

@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import signal
+import site
 import subprocess
 import sys
 import tempfile
@@ -339,7 +340,7 @@ class Trainings(unittest.TestCase):
         self.folder = Path(tempfile.mkdtemp())
         self.addCleanup(shutil.rmtree, self.folder)
 
-    def run_training(self, text, name, kill, standbys=2):
+    def run_training(self, text, name, kill, standbys=2, **variables):
         """What the ranks end with, and what was said. `kill` is a function of the folder and the agent's process, or None."""
         folder = self.folder / name
         folder.mkdir()
@@ -350,7 +351,7 @@ class Trainings(unittest.TestCase):
         control.mkdir(mode=0o700)
         environment = {**os.environ, "PYTHON_EXEC": sys.executable, "PYTHONPATH": str(SOURCE / "worker_lib/python"),
                        "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", "DDPRUN_CONTROL_DIR": str(control),
-                       "GLOO_SOCKET_IFNAME": "lo"}
+                       "GLOO_SOCKET_IFNAME": "lo", **variables}
         with open(folder / "said", "w+b") as said, subprocess.Popen(
                 [DDPRUN, "--nproc-per-node=2", "--max-restarts=9", f"--standby={standbys}", "--rdzv-id=job",
                  f"--events={folder}/events", folder / "train.py", folder], stdout=said, stderr=said, env=environment, cwd=folder) as agent:
@@ -437,8 +438,38 @@ end(nn.Linear(1, 1))
 '''
 
 
+REFUSES_LIBRARIES = '''
+import ctypes
+load = ctypes.CDLL
+
+
+def refuse(path, *arguments, **options):
+    if "/proc/" in str(path):
+        raise OSError("GLIBC_9.9 not found")
+    return load(path, *arguments, **options)
+
+
+ctypes.CDLL = refuse
+'''
+
+
 class Named(Trainings):
     """What a replacement would change, and a sentence says so."""
+
+    def test_a_library_that_cannot_be_loaded(self):
+        # In a process of its own; in the one that standbys come from, which runs what is in the user's folder of packages first.
+        packages = self.folder / "home" / site.getusersitepackages().removeprefix(site.getuserbase()).lstrip("/")
+        packages.mkdir(parents=True)
+        (packages / "refuses.py").write_text(REFUSES_LIBRARIES)
+        python = {"PYTHON_EXEC": sys._base_executable, "PYTHONUSERBASE": str(self.folder / "home"), "PYTHONPATH": ":".join(
+            [str(SOURCE / "worker_lib/python"), *(each for each in sys.path if each.endswith("-packages"))])}
+        alone = program().replace("import torch\n", REFUSES_LIBRARIES + 'os.environ["ANY"] = ""\nimport torch\n', 1)
+        for name, text, variables in ("alone", alone, {}), ("forked", program(), python):
+            with self.subTest(name):
+                (packages / "refuses.pth").write_text("import refuses\n" if variables else "")
+                code, ends, said = self.run_training(text, name, kill=None, **variables)
+                self.assertEqual((code, len(set(ends))), (0, 1), said)
+                self.assertEqual(said.count("not replaced in place: the library that ddprun brings cannot be loaded: GLIBC_9.9"), 2, said)
 
     def test_replicas_that_drift_apart_without_a_replacement(self):
         code, _, said = self.run_training(program(loop=DRIFT), "drifting", kill=None)

@@ -30,6 +30,7 @@ _READ_IN_C = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "GOTO_", "BLIS_", "V
 
 
 _hooks = []  # the entry of sys.path that has them, if any
+_in_place_error = None  # why that library cannot be loaded
 _RECORDS_NCCL = "DDPRUN_NCCL_RECORD"  # the hooks read it and take it away
 
 
@@ -64,8 +65,9 @@ def _load_in_place():
     try:
         os.write(library, content)
         ctypes.CDLL(f"/proc/self/fd/{library}", ctypes.RTLD_GLOBAL)
-    except OSError:
-        pass  # groups.py says that it is not there
+    except OSError as error:
+        global _in_place_error
+        _in_place_error = str(error)
     finally:
         os.close(library)
 
@@ -421,9 +423,9 @@ class _Preloaded:
                                if key not in self._expected})
         if len(self._shown) == len(self._units):
             self.at_start.close()
-        for install in [getattr(finder, "install_hooks", None) for finder in sys.meta_path]:
-            if install:
-                install(shown)
+        for finder in [each for each in sys.meta_path if hasattr(each, "install_hooks")]:
+            finder.in_place_error = _in_place_error
+            finder.install_hooks(shown)
 
     def _show_one(self, unit):
         self._shown.add(unit)

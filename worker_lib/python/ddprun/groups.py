@@ -76,6 +76,7 @@ class Groups:
     def __init__(self, c10d):
         self.c10d = c10d
         self.is_prepared = "DDPRUN_PREPARED" in os.environ
+        self.library_error = globals().get("in_place_error")  # why the library of in_place.py cannot be loaded
         self.refused = None  # why these groups cannot be made again
         self.on_refused = lambda why: None
         self._library = ctypes.CDLL(None)

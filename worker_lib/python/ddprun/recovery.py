@@ -59,7 +59,8 @@ def recovery_of(models, optimizers, parts, per_rank, given, unchanged, place):
     if groups is None or "DDPRUN_REPLACES" not in os.environ:
         return None
     if not in_place.is_there:
-        why = "its package ddprun is of another version than the ddprun that has started it"
+        why = (f"the library that ddprun brings cannot be loaded: {groups.library_error}" if groups.library_error else
+               "its package ddprun is of another version than the ddprun that has started it")
         if groups.is_prepared:
             raise CannotRecover(why)
         print(f"ddprun: this program is not replaced in place: {why}", file=sys.stderr, flush=True)
