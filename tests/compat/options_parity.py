@@ -45,6 +45,7 @@ DDPRUN_REFUSES = [
     "program -h not found",
     "program -m not found",
     "program a not found",
+    "/bin/true: give a host name",
 ]
 
 PROGRAM = "/bin/true"

@@ -368,6 +368,11 @@ TEST(ReplaceTrainTest, ARankIsReplacedOverTlsToo) {
   auto options = plan.options();
   options.insert(options.end(), {"--nproc-per-node=2", "--max-restarts=10", "--no-python"});
   Job job(ddprun(options, {DDPRUN_MORTAL_TRAINING, folder / "checkpoints", "now", "gloo"}), setup);
+  const auto is_without_tls = [&] {
+    return job.err().find("unsupported gloo device") != std::string::npos;
+  };
+  job.reaches([&] { return is_without_tls() || plan.can_happen(job, 2); }, kTime);
+  if (is_without_tls()) GTEST_SKIP() << "this LibTorch's Gloo has no TLS, as that of 2.15";
   ASSERT_NO_FATAL_FAILURE(plan.let_happen(job, 2, kTime));
   ASSERT_EQ(job.wait(kTime), exited(0)) << job.err();
   EXPECT_THAT(plan.events(), HasSubstr("\"how\":\"replaced\""));

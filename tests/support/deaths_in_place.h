@@ -32,17 +32,19 @@ class DeathsInPlace {
   }
   std::string events() const { return read_file(marks_ / "events"); }
 
+  // Each rank can be replaced, and has a standby.
+  bool can_happen(Job& job, int ranks) const {
+    return run_to_its_end(ddpctl({"status", "--json", std::to_string(job.pid())}), setup())
+               .out.find("\"can_recover\":true,\"waiting\":" + std::to_string(ranks) + ",") !=
+           std::string::npos;
+  }
+
   // One after the other; returns when the last one is replaced. To be called in ASSERT_NO_FATAL_FAILURE.
   void let_happen(Job& job, int ranks, seconds limit) const {
-    const std::string ready = "\"can_recover\":true,\"waiting\":" + std::to_string(ranks) + ",";
-    const auto all_can_be_replaced = [&] {
-      return run_to_its_end(ddpctl({"status", "--json", std::to_string(job.pid())}), setup())
-                 .out.find(ready) != std::string::npos;
-    };
     for (std::size_t i = 0; i < deaths_.size(); ++i) {
       const bool is_in_the_middle_of_the_one_before = is_in_recovery(i);
       if (!is_in_the_middle_of_the_one_before) {
-        ASSERT_TRUE(job.reaches(all_can_be_replaced, limit)) << job.err();
+        ASSERT_TRUE(job.reaches([&] { return can_happen(job, ranks); }, limit)) << job.err();
       }
       // Those that come in its middle may do so at once.
       allow(i);

@@ -90,6 +90,8 @@ PACKAGES = {
     "accelerate": Package((1,), ("ACCELERATE_", "FSDP_"), (), (), ("signals",)),
     "lightning": Package(**_OF_LIGHTNING),
     "pytorch_lightning": Package(**_OF_LIGHTNING),
+    # What torch imports from 2.15 on, to find libraries: it runs ldconfig, with no variable of the environment.
+    "cuda": Package(variables=("CUDA_", "CONDA_"), does=("starts a process",)),
     # What these import. datasets is not imported for its own sake: pyarrow starts a thread then.
     "datasets": Package(variables=("HF_", "ARROW_"), does=("draws",), renew=_of_datasets),
     "sympy": Package(does=("draws",), renew=_of_sympy),
