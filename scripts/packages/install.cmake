@@ -35,9 +35,10 @@ set(_written)
 function(ddprun_written_by_itself file command destination name)
   string(REGEX MATCH "^[a-z]+" program ${file})
   set(output ${PROJECT_BINARY_DIR}/share/${file})
+  list(JOIN CMAKE_CROSSCOMPILING_EMULATOR " " emulator)
   add_custom_command(OUTPUT ${output}
     COMMAND ${CMAKE_COMMAND} -E make_directory ${PROJECT_BINARY_DIR}/share
-    COMMAND sh -c "${command} > ${output}" $<TARGET_FILE:${program}>
+    COMMAND sh -c "${emulator} ${command} > ${output}" $<TARGET_FILE:${program}>
     DEPENDS ${program} VERBATIM)
   install(FILES ${output} DESTINATION ${destination} COMPONENT launcher RENAME ${name})
   set(_written ${_written} ${output} PARENT_SCOPE)
@@ -65,7 +66,7 @@ if(DEFINED SKBUILD_PLATLIB_DIR)
 endif()
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/worker_lib/python/ddprun DESTINATION ${_modules}
         COMPONENT launcher FILES_MATCHING PATTERN "*.py" PATTERN py.typed PATTERN __pycache__ EXCLUDE)
-# Of ddprun.torch, one for each version of torch (scripts/package).
+# The libraries of ddprun.torch, one for each version of torch (scripts/package).
 install(PROGRAMS ${DDPRUN_TORCH_LIBRARIES} DESTINATION ${_modules}/ddprun COMPONENT launcher)
 
 # The unit as an administrator copies it, but for the place of ddprun.

@@ -4,7 +4,7 @@ enough, installed into a fresh virtual environment where no compiler is, and use
   wheel_test.py SOURCE_DIR PACKAGES_DIR PROGRAMS_DIR
 
 The Python that runs this has torch; the fresh environment sees that one's packages instead of 4.6 GB of its own. With
-DDPRUN_TEST_FULL=1 another one sees those of scripts/newest_torch.
+DDPRUN_TEST_FULL=1 a second one sees those of scripts/newest_torch.
 """
 import importlib.metadata
 import json

@@ -5,7 +5,7 @@
 
     dist.init_process_group("shm")  # or "cpu:shm,cuda:nccl"; dist.new_group(backend="shm")
 
-The wheel of ddprun has its library for some versions of torch; with another one the import raises ImportError.
+The wheel of ddprun has its library for some versions of torch; with any other the import raises ImportError.
 
 Where the ranks cannot share memory it is Gloo, and rank 0 says why. On several nodes, what a training step exchanges
 goes through memory within a node and through Gloo between nodes. A failure is a torch.distributed.DistBackendError
