@@ -297,6 +297,19 @@ for step in training.steps(range(STEPS)):
 end(model)
 '''
 
+# The step before the death is left out by the scaler, and its gradients stay.
+SCALES = '''
+for step in training.steps(range(STEPS)):
+    with step:
+        optimizer.zero_grad()
+        loss = ddp(torch.randn(4, 8)).square().mean()
+        scaler.scale(loss * float("inf") if step.number == KILLED_AT - 1 else loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    go(training)
+end(model)
+'''
+
 COMPARES = '''
 for step in training.steps(range(STEPS)):
     x = torch.randn(4, 8)
@@ -626,6 +639,9 @@ torch.manual_seed(100 + rank)
 
     def test_an_exception_that_the_loop_keeps(self):
         self.assert_replaced(program(loop=CATCHES), self.kill_between)
+
+    def test_a_step_that_a_scaler_leaves_out(self):
+        self.assert_replaced(program(PLAIN + 'scaler = torch.amp.GradScaler("cpu", init_scale=4.0)\n', "scaler=scaler", loop=SCALES))
 
     def test_a_generator_of_each_rank(self):
         self.assert_replaced(program(PLAIN + "noise = torch.Generator().manual_seed(rank)\n", 'per_rank={"noise": noise}',

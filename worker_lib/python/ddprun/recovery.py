@@ -811,7 +811,9 @@ class Recovery:
 
     def committed_step(self):
         self._aside, self._inputs, self._inputs_before = None, [], None
-        self._may_keep_gradients, self._gave_gradients = not self._has_stepped, []
+        # Infinite gradients, for which a GradScaler leaves its optimizer's step out, are of no use to a later step.
+        self._may_keep_gradients = not self._has_stepped and _are_finite_gradients(self._parameters)
+        self._gave_gradients = []
         self._has_drawn = False
         self._perform(self._core.step_over())
         with self._border:
@@ -1043,6 +1045,11 @@ class _Donor:
     has_generators: bool  # the program's own, around its steps
     place: tuple  # in the loops
     needs_copy: bool  # the state is copied at each entry
+
+
+def _are_finite_gradients(parameters):
+    found = [each.grad.coalesce().values() if each.grad.is_sparse else each.grad for each in parameters if each.grad is not None]
+    return all(bool(torch.isfinite(each).all()) for each in found)
 
 
 def _have_gradients(parameters):
