@@ -10,6 +10,7 @@
 #include "agent/process/process.h"
 #include "rendezvous/common/exit_codes.h"
 #include "rendezvous/common/foreign_text.h"
+#include "rendezvous/common/text/durations.h"
 #include "rendezvous/common/text/ranks.h"
 #include "rendezvous/leader/leader_address.h"
 

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include "agent/core/worker_environment.h"
+#include "agent/process/orphans.h"
 #include "agent/process/search_path.h"
 #include "agent/python/python_archives.h"
 
