@@ -6,7 +6,6 @@ step of what it uses (samples.py).
 FOLDER/checkpoint.pt is where it continues; FOLDER/final.bin, the bytes of the weights and of the optimizer, is its result.
 """
 
-import os
 import pathlib
 import sys
 
@@ -45,18 +44,17 @@ def main():
     loader = DataLoader(data, batch_size=BATCH, sampler=sampler)
     model = DistributedDataParallel(nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 10)))
     optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
-    settle_buckets(model)
-    first = 0
+    if world > 2:
+        settle_buckets(model)
     if (folder / "checkpoint.pt").exists():
         saved = torch.load(folder / "checkpoint.pt")
         model.load_state_dict(saved["model"])
         optimizer.load_state_dict(saved["optimizer"])
-        first = saved["epochs"]
     per_epoch = len(loader)
-    used = os.open(f"{samples}.rank{rank}", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    used = open(f"{samples}.rank{rank}", "ab", buffering=0)
     training = ddprun.recoverable(model, optimizer)
     for epoch in training.epochs(epochs):
-        if epoch < first:
+        if epoch < steps_of(optimizer) // per_epoch:  # it is in the checkpoint
             continue
         sampler.set_epoch(epoch)
         for step in training.steps(loader):
@@ -64,13 +62,13 @@ def main():
                 # The number is counted from what the optimizer has, which a process that takes a rank's place has, too.
                 made = steps_of(optimizer)
                 line = [made + 1, epoch, world, made % per_epoch * BATCH * world, *indices.tolist()]
-                os.write(used, ("\n" + " ".join(map(str, line)) + " .").encode())
+                used.write(("\n" + " ".join(map(str, line)) + " .").encode())
                 optimizer.zero_grad()
                 nn.functional.cross_entropy(model(inputs), targets).backward()
                 optimizer.step()
             progress.report(made + 1, total=epochs * per_epoch)
         if rank == 0:
-            state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epochs": epoch + 1}
+            state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
             save(folder / "checkpoint.pt", lambda path: torch.save(state, path))
     if rank == 0:
         tensors = [*model.parameters(), *(each for state in optimizer.state.values() for each in state.values())]
@@ -83,7 +81,8 @@ def main():
 
 def settle_buckets(model):
     """DDP gives its buckets their last layout when it has seen one backward pass. Three and more ranks add up in an order
-    that depends on where in a bucket a value is, so without this the first step after each start would have other bits."""
+    that depends on where in a bucket a value is, so without this the first step after each start would have other bits. A
+    standby cannot do it alone: ranks of such a training are not replaced in place."""
     model(torch.zeros(BATCH, 32)).sum().backward()
     model(torch.zeros(BATCH, 32)).sum().backward()
     model.zero_grad()
