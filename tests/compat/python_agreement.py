@@ -297,6 +297,7 @@ for step in training.steps(range(STEPS)):
 end(model)
 '''
 
+SCALER = 'scaler = torch.amp.GradScaler("cpu", init_scale=4.0)\n'
 # The step before the death is left out by the scaler, and its gradients stay.
 SCALES = '''
 for step in training.steps(range(STEPS)):
@@ -484,6 +485,10 @@ class Named(Trainings):
                 self.assertEqual((code, len(set(ends))), (0, 1), said)
                 self.assertEqual(said.count("not replaced in place: the library that ddprun brings cannot be loaded: GLIBC_9.9"), 2, said)
 
+    def test_gradients_of_a_step_that_a_scaler_leaves_out_are_kept(self):
+        loop = SCALES.replace("optimizer.zero_grad()", "step.number == KILLED_AT or optimizer.zero_grad()")
+        self.assert_named(program(PLAIN + SCALER, "scaler=scaler", loop=loop), "it keeps gradients from one step to the next")
+
     def test_replicas_that_drift_apart_without_a_replacement(self):
         code, _, said = self.run_training(program(loop=DRIFT), "drifting", kill=None)
         self.assertEqual(code, 0, said)
@@ -641,7 +646,7 @@ torch.manual_seed(100 + rank)
         self.assert_replaced(program(loop=CATCHES), self.kill_between)
 
     def test_a_step_that_a_scaler_leaves_out(self):
-        self.assert_replaced(program(PLAIN + 'scaler = torch.amp.GradScaler("cpu", init_scale=4.0)\n', "scaler=scaler", loop=SCALES))
+        self.assert_replaced(program(PLAIN + SCALER, "scaler=scaler", loop=SCALES))
 
     def test_a_generator_of_each_rank(self):
         self.assert_replaced(program(PLAIN + "noise = torch.Generator().manual_seed(rank)\n", 'per_rank={"noise": noise}',

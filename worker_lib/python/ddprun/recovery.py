@@ -178,6 +178,7 @@ class Recovery:
         self._has_drawn = False  # likewise, in the last step
         self._left_behind = None  # a step behind whose backward() a process before this one has died
         self._may_keep_gradients = False  # the last step was committed without an optimizer's step
+        self._are_gradients_finite = True  # in that step
         self._before = None  # generators before its batch was loaded
         self._at_effect = None  # generators when that was written; None: it was not, or the next batch was asked for since
         self._given = self._versions_given = None  # generators, parts and settings when it was given; versions of tensors
@@ -707,7 +708,10 @@ class Recovery:
             if ddp not in self._gave_gradients:
                 self._gave_gradients.append(ddp)
                 if _have_gradients(ddp.parameters()):
-                    self.refuse("it keeps gradients from one step to the next")
+                    why = "it keeps gradients from one step to the next"
+                    if not self._replicas_agreed:  # a new process does not have them
+                        self.end_for(why)
+                    self.refuse(why)
                     return
             if not self._has_stepped and self._shared.version_of_weights() != self._weights_at_entry:
                 self._copy_from_now_on("its step changes the weights before a backward()")
@@ -811,9 +815,8 @@ class Recovery:
 
     def committed_step(self):
         self._aside, self._inputs, self._inputs_before = None, [], None
-        # Infinite gradients, for which a GradScaler leaves its optimizer's step out, are of no use to a later step.
-        self._may_keep_gradients = not self._has_stepped and _are_finite_gradients(self._parameters)
-        self._gave_gradients = []
+        self._may_keep_gradients, self._gave_gradients = not self._has_stepped, []
+        self._are_gradients_finite = self._has_stepped or _are_finite_gradients(self._parameters)
         self._has_drawn = False
         self._perform(self._core.step_over())
         with self._border:
@@ -862,7 +865,9 @@ class Recovery:
 
     def _recover(self, error=None):
         """Makes the groups again."""
-        if self._may_keep_gradients and not self._gave_gradients and _have_gradients(self._parameters):
+        # Infinite gradients, for which a GradScaler leaves its step out, are seldom kept: if they are, the next backward sees it.
+        may_keep = self._may_keep_gradients and not self._gave_gradients and _have_gradients(self._parameters)
+        if may_keep and self._are_gradients_finite:
             why = "a rank was lost after a step without an optimizer's step, whose gradients may be kept for the next one"
             self.refuse(why)
             raise CannotRecover(why)
@@ -884,6 +889,10 @@ class Recovery:
                 if not self._link.await_news(wanted, _NEWS_LIMIT_S):
                     self.withdraw()
                     raise error or failure
+        if may_keep:  # what the next backward sees if the program keeps them; the new reducer has put zeros there
+            for each in self._parameters:
+                if each.grad is not None:
+                    each.grad.fill_(float("nan"))
         self._generation, self._failures_before = wanted, self._failures.value
         self._values_to_compare, self._replicas_agreed, self._compared = 2, False, 0
         self._perform(resumed)
