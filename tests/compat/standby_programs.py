@@ -88,6 +88,7 @@ PROGRAMS = {
     "begins_anew_in_a_thread": named("looker", LOOKER + "the program sets LOOKER"),
     "looks_at_specs": named("parts,setter,printer,with_data,replaces_itself"),
     "imports_in_threads": named("several,parts.one"),
+    "loggers_in_parts": named("logs,logs.more,logs.last"),
     "looks_without_import": Program(why="no standbys: the program sets OMP_NUM_THREADS", doubled=("True False",)),
     "begins_anew_as_a_plain_start": named("looker", "the program has changed the current folder"),
     # What a package does while it is imported.

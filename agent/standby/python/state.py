@@ -40,8 +40,9 @@ def standard_library():
 
 def _logger(logger):
     if hasattr(logger, "handlers"):
-        return logger, logger.level, logger.propagate, logger.disabled, tuple(logger.handlers), tuple(logger.filters)
-    return logger, tuple(logger.loggerMap)  # a PlaceHolder
+        return (logger, logger.level, logger.propagate, logger.disabled, logger.parent, tuple(logger.handlers),
+                tuple(logger.filters))
+    return (logger,)  # a PlaceHolder. The loggers below it, of which it has a list, are hidden and shown by themselves
 
 
 _METHODS = (types.FunctionType, classmethod, staticmethod, property)
@@ -215,5 +216,6 @@ def put(key, value):
         if part == "logger":
             loggers[name] = value[0]
         if len(value) > 2:
-            logger, logger.level, logger.propagate, logger.disabled, logger.handlers[:], logger.filters[:] = value
+            (logger, logger.level, logger.propagate, logger.disabled, logger.parent, logger.handlers[:],
+             logger.filters[:]) = value
             logger._cache.clear()

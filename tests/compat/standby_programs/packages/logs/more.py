@@ -1,0 +1,3 @@
+import logging
+
+logging.getLogger("logs.utils.second")
