@@ -21,6 +21,7 @@
 #include "rendezvous/net/event_calls.h"
 #include "rendezvous/net/name_lookup.h"
 #include "rendezvous/net/received_signals.h"
+#include "rendezvous/round/job_outcomes.h"
 
 namespace ddprun::rdzv {
 namespace {
@@ -42,7 +43,7 @@ std::string in_words(const JobOutcome& outcome) {
       return "rank " + std::to_string(outcome.cause->rank) + " on " + outcome.cause->host +
              " failed with " + outcome.cause->status.to_string();
     case JobOutcome::Kind::kStopped:
-      return "it was stopped by " + signal_name(outcome.stop_signal);
+      return "it was stopped by " + what_stopped(outcome);
     case JobOutcome::Kind::kCannotRun:
       return outcome.sentence;
   }

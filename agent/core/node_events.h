@@ -48,8 +48,9 @@ struct WorkerHung {  // the verdict is that this worker hangs, and it is to be k
 struct StopSignal {
   int signal = 0;
 };
-struct PreemptSignal {  // the scheduler will soon take the node back
-  int signal = 0;
+struct
+    PreemptSignal {  // the scheduler, or the provider of the machine, will soon take the node back
+  int signal = 0;    // 0: a notice has come (--preempt-notice), and no signal
 };
 // Some time after the Replace action. Large models take long, too: nothing is decided.
 struct RegroupIsLate {
@@ -153,7 +154,8 @@ struct SignalWorker {  // its whole process group
 };
 struct AskToLeave {  // asks the worker to finish its step and exit; no deadline
   int local_rank = 0;
-  int signal = 0;  // sent instead to a worker that accepts no such request over its link
+  // Sent instead to a worker that accepts no such request over its link; 0: what --preempt-signal names, or nothing.
+  int signal = 0;
   bool operator==(const AskToLeave&) const = default;
 };
 struct

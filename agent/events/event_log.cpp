@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "rendezvous/round/job_outcomes.h"
+
 namespace ddprun::agent {
 namespace {
 
@@ -193,11 +195,9 @@ void EventLog::finished(const rdzv::JobOutcome& outcome, int exit_code) {
   if (!job_.events.as_torchrun) return;
   using Kind = rdzv::JobOutcome::Kind;
   if (outcome.kind == Kind::kStopped || outcome.kind == Kind::kCannotRun) {
-    const std::string why =
-        outcome.kind == Kind::kCannotRun
-            ? outcome.sentence
-            : "stopped by " +
-                  (outcome.sentence.empty() ? signal_name(outcome.stop_signal) : outcome.sentence);
+    const std::string why = outcome.kind == Kind::kCannotRun
+                                ? outcome.sentence
+                                : "stopped by " + rdzv::what_stopped(outcome);
     console_.say(Stream::kStderr, torchrun_agent_line(scene(), "FAILED", std::nullopt, why));
     return;
   }

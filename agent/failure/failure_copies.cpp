@@ -12,6 +12,7 @@
 #include "rendezvous/common/foreign_text.h"
 #include "rendezvous/common/thread.h"
 #include "rendezvous/common/unique_fd.h"
+#include "rendezvous/round/job_outcomes.h"
 
 namespace ddprun::agent {
 namespace {
@@ -30,7 +31,7 @@ int error_code_of(const rdzv::JobOutcome& outcome) {
 
 std::string own_account(const rdzv::JobOutcome& outcome) {
   using Kind = rdzv::JobOutcome::Kind;
-  if (outcome.kind == Kind::kStopped) return "stopped by " + signal_name(outcome.stop_signal);
+  if (outcome.kind == Kind::kStopped) return "stopped by " + rdzv::what_stopped(outcome);
   if (outcome.kind == Kind::kCannotRun || !outcome.cause) return outcome.sentence;
   const std::string& message = outcome.cause->message;
   const bool is_said = outcome.cause->pid == 0 || message.empty();

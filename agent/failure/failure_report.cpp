@@ -14,6 +14,7 @@
 #include "rendezvous/common/text/ranks.h"
 #include "rendezvous/common/text/time_text.h"
 #include "rendezvous/round/hang_core.h"
+#include "rendezvous/round/job_outcomes.h"
 
 namespace ddprun::agent {
 namespace {
@@ -250,10 +251,8 @@ std::string headline(const rdzv::JobOutcome& outcome, const std::string& program
   if (outcome.kind == Kind::kFailed) return name + "FAILED: " + describe(*outcome.cause) + "\n";
   if (outcome.kind == Kind::kStopped) {
     const bool is_preempted = outcome.exit_code == kExitPreempted;
-    const std::string by = is_preempted || outcome.sentence.empty()
-                               ? signal_name(outcome.stop_signal)
-                               : printable(outcome.sentence);
-    return name + (is_preempted ? "PREEMPTED by " : "STOPPED by ") + by + "\n";
+    return name + (is_preempted ? "PREEMPTED by " : "STOPPED by ") +
+           printable(rdzv::what_stopped(outcome)) + "\n";
   }
   const bool was_running =
       outcome.exit_code == kExitLeaderLost || outcome.exit_code == kExitBelowMinimum;

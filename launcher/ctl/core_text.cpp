@@ -5,8 +5,10 @@
 #include <utility>
 
 #include "agent/failure/failure_report.h"
+#include "rendezvous/common/exit_codes.h"
 #include "rendezvous/common/text/lists.h"
 #include "rendezvous/common/text/ranks.h"
+#include "rendezvous/round/job_outcomes.h"
 
 namespace ddprun::agent {
 namespace {
@@ -25,6 +27,7 @@ std::string ended_with_zero(const std::vector<int>& done) {
   return done.empty() ? "" : ", ended with 0 before: " + ranks_in_words(done);
 }
 
+std::string signal_or_notice(int signal) { return signal == 0 ? "a notice" : signal_name(signal); }
 std::string asked_by(const std::string& by) { return by.empty() ? "" : ", asked for by " + by; }
 
 // `begin` and the failures; nothing if there is none.
@@ -91,7 +94,7 @@ struct Words {
            ended_with_zero(stopped.done);
   }
   std::string operator()(const rdzv::NodeLeaving& leaving) const {
-    return "NodeLeaving by " + signal_name(leaving.signal) +
+    return "NodeLeaving by " + signal_or_notice(leaving.signal) +
            (leaving.is_preemption ? ", preempted" : "");
   }
   std::string operator()(const rdzv::StopAsked& asked) const {
@@ -201,7 +204,7 @@ struct Words {
     return "stop signal " + signal_name(stop.signal);
   }
   std::string operator()(const PreemptSignal& preempt) const {
-    return "preempt signal " + signal_name(preempt.signal);
+    return preempt.signal == 0 ? "preempt notice" : "preempt signal " + signal_name(preempt.signal);
   }
   std::string operator()(const TimerExpired& expired) const {
     return "time limit " + to_string(static_cast<std::uint32_t>(expired.timer)) + " is over";
@@ -219,8 +222,8 @@ struct Words {
     return "send " + signal_name(signal.signal) + " to local rank " + to_string(signal.local_rank);
   }
   std::string operator()(const AskToLeave& ask) const {
-    return "ask local rank " + to_string(ask.local_rank) + " to leave at its next step, or send " +
-           signal_name(ask.signal);
+    return "ask local rank " + to_string(ask.local_rank) + " to leave at its next step" +
+           (ask.signal == 0 ? "" : ", or send " + signal_name(ask.signal));
   }
   std::string operator()(const TellGroupBroken& tell) const {
     return "tell the workers that rank " + to_string(tell.rank) + " is gone";
@@ -304,6 +307,8 @@ struct Words {
       return "cannot run: " + outcome.sentence +
              (outcome.cause ? " (" + describe(*outcome.cause) + ")" : "") + code;
     }
+    const bool is_by_notice = outcome.stop_signal == 0 && outcome.exit_code == kExitPreempted;
+    if (is_by_notice) return "stopped by " + rdzv::what_stopped(outcome) + code;
     return "stopped by " + signal_name(outcome.stop_signal) + asked_by(outcome.sentence) + code;
   }
 };

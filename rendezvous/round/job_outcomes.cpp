@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "rendezvous/common/exit_codes.h"
+#include "rendezvous/common/exit_status.h"
 #include "rendezvous/common/text/durations.h"
 
 namespace ddprun::rdzv {
@@ -25,6 +26,16 @@ JobOutcome stopped_by(const NodeLeaving& leaving, JobOutcome outcome) {
   outcome.stop_signal = leaving.signal;
   outcome.exit_code = leaving.is_preemption ? kExitPreempted : 128 + leaving.signal;
   return outcome;
+}
+
+// A preemption by a signal is one, also if a user has asked for a stop since.
+std::string what_stopped(const JobOutcome& outcome) {
+  const bool is_preempted = outcome.exit_code == kExitPreempted;
+  if (!outcome.sentence.empty() && !(is_preempted && outcome.stop_signal != 0)) {
+    return outcome.sentence;
+  }
+  return outcome.stop_signal != 0 ? signal_name(outcome.stop_signal)
+                                  : "a notice that a node is taken back";
 }
 
 std::string joined_sentences(const std::string& first, const std::string& second) {

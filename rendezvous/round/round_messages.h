@@ -73,9 +73,10 @@ struct JobOutcome {
   std::vector<WorkerFailure> consequences;  // the other failures of that round
   int consequences_left_out = 0;            // how many were omitted
   std::optional<NodeGone> lost_node;        // the first that was lost since the last round began
-  int stop_signal = 0;                      // kStopped
+  int stop_signal = 0;                      // kStopped; 0: a notice of preemption, without a signal
   // kCannotRun: what, where, what to try. kFailed: why there is no other try, if the budget does not say it.
-  // kStopped: "ddpctl stop (root, pid 4711)" if a user has asked for it; empty: a signal came.
+  // kStopped: "ddpctl stop (root, pid 4711)" if a user has asked for it, or on the node that it came to, the notice of
+  // preemption; empty: a signal came, or another node's notice.
   std::string sentence;
   int restarts = 0;            // charged to the budget
   int restarts_asked_for = 0;  // by a user; as far as the last leader knows
@@ -153,7 +154,7 @@ struct RoundStopped {  // the answer to RoundStop: no worker of this node is lef
   bool operator==(const RoundStopped&) const = default;
 };
 struct NodeLeaving {  // sent before the workers are signalled, so that their end is no failure
-  int signal = 15;    // SIGTERM; 1 to 64
+  int signal = 15;    // SIGTERM; 1 to 64; of a preemption also 0: a notice has come, and no signal
   bool is_preemption = false;  // the scheduler wants the node back: the job may be queued again
   bool operator==(const NodeLeaving&) const = default;
 };

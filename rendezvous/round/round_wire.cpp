@@ -121,8 +121,8 @@ static void fields(auto& archive, Is<StoreNotOpened> auto& message) {
 }
 
 static void fields(auto& archive, Is<NodeLeaving> auto& message) {
-  archive.within(1, kMaxSignal, message.signal);
   archive(message.is_preemption);
+  archive.within(message.is_preemption ? 0 : 1, kMaxSignal, message.signal);
 }
 
 static void fields(auto& archive, Is<RoundStopped> auto& message) {

@@ -183,6 +183,7 @@ const Names<agent::NodeEvent>& node_events() {
       {"worker_hung", [](E& e) { return WorkerHung{e.round(), e.rank()}; }},
       {"stop_signal", [](E& e) { return StopSignal{e.signal()}; }},
       {"preempt_signal", [](E& e) { return PreemptSignal{e.signal()}; }},
+      {"preempt_notice", [](E&) { return PreemptSignal{}; }},
       {"timer", [](E& e) { return TimerExpired{static_cast<TimerId>(e.rank())}; }},
       {"stacks_taken", [](E& e) { return StacksTaken{e.round()}; }},
       {"round_closed", [](E& e) { return RoundClosed{e.round()}; }},

@@ -53,9 +53,10 @@ TEST(Summary, SaysWhatTheJobTookAndWhatItsRestartsCost) {
               HasSubstr("1.1 s to the first step; how many steps were repeated is not known\n"));
   outcome.restarts = 3;
   const Downtime no_steps{60s, 1s, 0ms, 0ms, {}, DowntimeEnd::kWorkersRun};
-  EXPECT_EQ(summary(outcome, "train.py", 25h + 2min + 3s, no_steps),
-            "ddprun: train.py took 25 h 02 min 03 s, 3 restarts cost 1 min 01 s of it, counted until "
-            "the workers had been started again, because the program reports no training steps\n");
+  EXPECT_EQ(
+      summary(outcome, "train.py", 25h + 2min + 3s, no_steps),
+      "ddprun: train.py took 25 h 02 min 03 s, 3 restarts cost 1 min 01 s of it, counted until "
+      "the workers had been started again, because the program reports no training steps\n");
   outcome.restarts = 1;
   EXPECT_THAT(summary(outcome, "train.py", 9s, none_again, 0.9899),
               HasSubstr(" to the first step; goodput 98.9 % since the first step\n"));
@@ -433,6 +434,20 @@ TEST_F(FailureReport, AStoppedJobSaysBySignalOfWhat) {
             "  workers\n"
             "    rank 1 (pid 4701) ended with exit code 4\n"
             "    stopped by ddprun: rank 0\n");
+}
+
+TEST_F(FailureReport, APreemptedJobSaysByWhatSignalOrNotice) {
+  rdzv::JobOutcome outcome;
+  outcome.kind = Kind::kStopped;
+  outcome.exit_code = 113;
+  EXPECT_EQ(failure_report(outcome, "train"),
+            "ddprun: train PREEMPTED by a notice that a node is taken back\n");
+  outcome.sentence = "a notice: instance i-0abc is stopped";
+  EXPECT_EQ(failure_report(outcome, "train"),
+            "ddprun: train PREEMPTED by a notice: instance i-0abc is stopped\n");
+  outcome.stop_signal = SIGUSR1;
+  outcome.sentence = "ddpctl stop (root, pid 4711)";  // afterwards
+  EXPECT_EQ(failure_report(outcome, "train"), "ddprun: train PREEMPTED by SIGUSR1\n");
 }
 
 TEST_F(FailureReport, SaysHowManyConsequencesOfALargeJobAreLeftOut) {

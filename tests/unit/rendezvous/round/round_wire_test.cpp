@@ -169,7 +169,7 @@ TEST(RoundWire, OpeningIsThisInBytes) {
   const std::string bytes = encode(opening);
   EXPECT_EQ(hex(bytes),
             "44445052"  // DDPR
-            "0600"      // version
+            "0700"      // version
             "0100"      // flags
             "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f");
   EXPECT_EQ(decode_opening(bytes), opening);
@@ -287,6 +287,16 @@ TEST(RoundWire, MessagesOfAReplacementAreThisInBytes) {
             without_spaces("0b 03000000 04000000 05000000" + failure + "06000000 07000000"));
 }
 
+TEST(RoundWire, NodeLeavingIsThisInBytesAndNeedsNoSignalIfItIsAPreemption) {
+  const auto bytes = [](const NodeLeaving& leaving) {
+    return hex(payload_of(ToLeader(leaving)).substr(kMessageNumberAt));
+  };
+  EXPECT_EQ(bytes({15, false}), without_spaces("08 00 0f000000"));
+  EXPECT_EQ(bytes({10, true}), without_spaces("08 01 0a000000"));
+  EXPECT_EQ(bytes({0, true}), without_spaces("08 01 00000000"));
+  EXPECT_TRUE(decode_agent_frame(payload_of(ToLeader(NodeLeaving{0, true}))));
+}
+
 TEST(RoundWire, QuestionsAndAnswersAreThisInBytes) {
   EXPECT_EQ(hex(encode(AgentFrame(PeerRequest{0x0102030405060708, NodeId{9}, "hi"}))),
             without_spaces("14000000 07"       // length, kind
@@ -399,7 +409,7 @@ TEST(RoundWire, ValuesThatAreNoneAreRefused) {
   payload[kBodyAt] = 2;
   expect_refused(decode_leader_frame(payload), "unknown value");
   payload = payload_of(ToLeader(NodeLeaving{15, true}));
-  payload.back() = 2;
+  payload[payload.size() - sizeof(std::int32_t) - 1] = 2;
   expect_refused(decode_agent_frame(payload), "neither 0 nor 1");
   payload = payload_of(AgentFrame(Connect{}));
   payload.back() = 2;  // whether there is a hello
@@ -427,6 +437,7 @@ TEST(RoundWire, NumbersThatACoreCouldNotBearAreRefused) {
     expect_refused_by_leader(NodeLeaving{signal, false});
     expect_refused_by_leader(StopAsked{signal});
   }
+  for (const int signal : {-1, 65}) expect_refused_by_leader(NodeLeaving{signal, true});
   for (const int signal : {-1, 65}) {
     WorkerFailed failed;
     failed.failure.status.signal = signal;
