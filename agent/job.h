@@ -3,6 +3,7 @@
 // them.
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <csignal>
 #include <cstddef>
@@ -10,6 +11,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "rendezvous/common/endpoint.h"
@@ -122,6 +124,18 @@ struct KeepMemorySpec {
   bool operator==(const KeepMemorySpec&) const = default;
 };
 
+// --preempt-notice: what is asked whether this machine is about to be taken back (agent/notice).
+struct NoticeSpec {
+  enum class From { kNowhere, kAws, kGcp, kAzure, kCommand };
+  From from = From::kNowhere;
+  std::string command{};  // kCommand: for the shell
+
+  static constexpr std::array<std::string_view, 5> kNames{"", "aws", "gcp", "azure", "command"};
+  std::string_view name() const { return kNames[static_cast<std::size_t>(from)]; }
+
+  bool operator==(const NoticeSpec&) const = default;
+};
+
 struct Job {
   std::string run_id = "none";
   std::string role = "default";
@@ -141,6 +155,7 @@ struct Job {
   // Signals to the agent that stop the job, except those ignored when it starts (nohup).
   std::vector<int> stop_signals{SIGTERM, SIGINT, SIGHUP, SIGQUIT};
   std::optional<int> preempt_signal;  // asks the workers to leave; the exit code then means requeue
+  NoticeSpec preempt_notice;          // as well
   // --virtual-local-rank: LOCAL_RANK is 0 for every worker, and CUDA_VISIBLE_DEVICES (on ROCm also
   // HIP_VISIBLE_DEVICES) is the entry of its local rank here. Empty: the option is not set.
   std::vector<std::string> visible_devices_of;

@@ -1,0 +1,63 @@
+#include "agent/notice/command_run.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <utility>
+
+namespace ddprun::agent {
+namespace {
+
+constexpr const char* kShell = "/bin/sh";
+constexpr std::size_t kOutputBytesMax = 4096;
+
+// What is in the pipe.
+std::string start_of(int fd) {
+  std::array<char, kOutputBytesMax> bytes{};
+  const ssize_t got = ::read(fd, bytes.data(), bytes.size());
+  return {bytes.data(), got > 0 ? static_cast<std::size_t>(got) : 0};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<CommandRun>> CommandRun::start(boost::asio::io_context& io,
+                                                      const std::string& command,
+                                                      const Environment& environment,
+                                                      std::atomic<pid_t>* keeper_slot, Done done) {
+  std::array<int, 2> pipe{};
+  if (::pipe2(pipe.data(), O_CLOEXEC | O_NONBLOCK) != 0)
+    return fail(error_from_errno(errno, "pipe"));
+  std::unique_ptr<CommandRun> run(new CommandRun(std::move(done)));
+  run->output_.reset(pipe[0]);
+  const rdzv::UniqueFd input(pipe[1]);
+  ::fcntl(input.get(), F_SETFL, 0);  // a program may not expect that a write fails
+  const rdzv::UniqueFd nowhere(::open("/dev/null", O_WRONLY | O_CLOEXEC));
+  ProcessSpec spec;
+  spec.path = kShell;
+  spec.argv = {kShell, "-c", "exec </dev/null\n" + command};
+  spec.environment = to_lines(environment);
+  spec.stdout_fd = input.get();
+  spec.stderr_fd = nowhere.get();
+  spec.keeper_slot = keeper_slot;
+  auto process = WorkerProcess::start(
+      io, spec, [its = run.get()](const ExitStatus& end) { its->on_end(end); });
+  if (!process) return fail(std::move(process.error()));
+  run->process_ = *std::move(process);
+  return run;
+}
+
+CommandRun::~CommandRun() {
+  if (process_) kill();
+}
+
+void CommandRun::kill() { process_->signal_group(SIGKILL); }
+
+void CommandRun::on_end(const ExitStatus& end) {
+  const Done done = std::move(done_);  // it may destroy this object
+  done(end, start_of(output_.get()));
+}
+
+}  // namespace ddprun::agent
