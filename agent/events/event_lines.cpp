@@ -64,7 +64,8 @@ constexpr std::array kEventNames{"job_started",
                                  "waiting_for",
                                  "hung",
                                  "hang_report",
-                                 "replicas_differ"};
+                                 "replicas_differ",
+                                 "preempt_notice"};
 static_assert(kEventNames.size() == std::variant_size_v<JobEvent>, "in the order of the variant");
 
 }  // namespace
@@ -157,6 +158,13 @@ static void fields(JsonWriter& line, const Restarted& event) {
 static void fields(JsonWriter& line, const SignalReceived& event) {
   line("signal", event.signal);
   line("signal_name", signal_name(event.signal));
+}
+
+static void fields(JsonWriter& line, const PreemptNotice& event) {
+  line("from", event.from);
+  line("instance", OrNull{event.instance});
+  line("at", event.at ? std::optional(utc(*event.at)) : std::nullopt);
+  line("sentence", event.sentence);
 }
 
 static void fields(JsonWriter& line, const WorkerKilledAfterGrace& event) {

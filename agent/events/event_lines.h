@@ -84,6 +84,12 @@ struct Recovered {
 struct SignalReceived {
   int signal = 0;
 };
+struct PreemptNotice {                                      // the provider takes this machine back
+  std::string from;                                         // aws, gcp, azure, command
+  std::string instance;                                     // its id or name; empty: not known
+  std::optional<std::chrono::system_clock::time_point> at;  // when it goes, if that is known
+  std::string sentence;
+};
 struct WorkerKilledAfterGrace {
   Round round{};
   RoundStarted::Worker worker;
@@ -127,7 +133,7 @@ struct HangReported {  // what the ranks do, some seconds later
 using JobEvent =
     std::variant<JobStarted, RoundStarted, WorkerExited, RoundStopping, Restarted, SignalReceived,
                  WorkerKilledAfterGrace, KeeperReplaced, JobFinished, EventsLost, Requested,
-                 Recovered, WaitSeen, HangSeen, HangReported, ReplicasDiffer>;
+                 Recovered, WaitSeen, HangSeen, HangReported, ReplicasDiffer, PreemptNotice>;
 
 struct EventHead {
   std::chrono::system_clock::time_point time;

@@ -9,7 +9,9 @@
 
 #include "agent/process/process.h"
 #include "rendezvous/common/exit_status.h"
+#include "rendezvous/common/foreign_text.h"
 #include "rendezvous/common/text/durations.h"
+#include "rendezvous/common/text/ranks.h"
 
 namespace ddprun::agent {
 namespace {
@@ -108,6 +110,22 @@ void AgentSignals::preempted_by(int signal) {
   parts_.log.warn("got " + signal_name(signal) +
                   ": the job is preempted, workers are asked to leave");
   post_(PreemptSignal{signal});
+}
+
+// What was told of a signal before is not told again, but when the machine goes is news.
+void AgentSignals::preempted_by(const Notice& notice) {
+  if (others_.core.is_over()) return;
+  const std::string text = printable(in_words(notice, std::chrono::system_clock::now()));
+  others_.observers.events.write(PreemptNotice{std::string(parts_.job.preempt_notice.name()),
+                                               notice.instance, notice.at, notice.sentence});
+  if (std::exchange(is_preempted_, true)) return parts_.log.warn(text);
+  notice_ = "a notice: " + notice.sentence;
+  parts_.log.warn(text + ": the job is preempted, workers are asked to leave");
+  post_(PreemptSignal{});
+  if (untold_.empty()) return;
+  parts_.log.warn(ranks_in_words(std::exchange(untold_, {})) +
+                  " cannot be asked: the program has not said that it takes such a request, and "
+                  "--preempt-signal names no signal for it");
 }
 
 void AgentSignals::on_control_signal(int signal) {

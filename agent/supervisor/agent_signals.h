@@ -1,5 +1,5 @@
-// The signals that this agent gets: requests to stop, a preemption, and job control. It says what a signal means and
-// passes it on as an event of the core, or to the workers. Owned by the Supervisor; event loop only.
+// The signals that this agent gets: requests to stop, a preemption, and job control; and the provider's notice of a
+// preemption, which means the same as that signal. It says what a signal means and passes it on as an event of the core, or to the workers. Owned by the Supervisor; event loop only.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -7,8 +7,10 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "agent/core/node_core.h"
+#include "agent/notice/provider_answers.h"
 #include "agent/supervisor/observers.h"
 #include "agent/supervisor/parts.h"
 #include "agent/supervisor/workers.h"
@@ -32,12 +34,17 @@ class AgentSignals {
   Result<void> handle();
   // A preemption signal has come to this agent, or has ended one of its workers. Once is enough.
   void preempted_by(int signal);
+  void preempted_by(const Notice& notice);
+  // The worker takes no request to leave, and there is no signal for it.
+  void cannot_tell(int rank) { untold_.push_back(rank); }
   // Call it when the event loop does not run any more: a late signal must not become the exit code of this process. No
   // thread but this one takes signals.
   void block_notices() const;
 
   // A line of the report: why the workers got SIGKILL in their grace period. Empty: they did not.
   const std::string& escalation() const { return escalation_; }
+  // For the report: by which notice this node is preempted; empty: by none.
+  const std::string& notice() const { return notice_; }
 
  private:
   void on_signal(const rdzv::ReceivedSignal& received);
@@ -54,6 +61,8 @@ class AgentSignals {
   std::optional<std::chrono::steady_clock::time_point> stopped_at_;  // by the first stop signal
   std::string escalation_;
   bool is_preempted_ = false;
+  std::string notice_;
+  std::vector<int> untold_;
 };
 
 }  // namespace ddprun::agent

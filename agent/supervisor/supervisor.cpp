@@ -53,6 +53,10 @@ Supervisor::Supervisor(const Job& job)
               [this](NodeEvent event) { post(std::move(event)); }),
       requests_(parts_, {core_, report_, leader_, workers_, observers_.events},
                 [this](NodeEvent event) { post(std::move(event)); }),
+      notices_(io_, job.preempt_notice, job.environment,
+               {.notice = [this](const Notice& notice) { signals_.preempted_by(notice); },
+                .warn = [log = log_](std::string_view line) { log.warn(line); },
+                .debug = [log = log_](std::string_view line) { log.debug(line); }}),
       end_(
           parts_, {observers_, queries_, leader_},
           [this] { return signals_.escalation() + workers_.stacks().text() + memory_.remark(); },
@@ -101,6 +105,7 @@ Result<void> Supervisor::prepare() {
   memory_.keeper_runs();
   queries_.open();  // a file server may hold it: until the next line a signal ends this process
   if (auto handled = signals_.handle(); !handled) return handled;
+  notices_.begin(workers_.take_in_helper([this](pid_t pid) { return notices_.owns(pid); }));
   observers_.job_started(/*has_status_line=*/console_.can_have_live_line(Stream::kStderr) &&
                          output_.owns_terminals(job_.local_world_size));
   return {};
@@ -241,8 +246,9 @@ void Supervisor::perform(const ShowLate& action) {
 void Supervisor::perform(const Finish& action) {
   outcome_ = action.outcome;
   if (outcome_->kind == rdzv::JobOutcome::Kind::kStopped && outcome_->sentence.empty()) {
-    outcome_->sentence = requests_.stop_asked_by();
+    outcome_->sentence = outcome_->stop_signal == 0 ? signals_.notice() : requests_.stop_asked_by();
   }
+  notices_.end();
   observers_.events.finished(*outcome_, job_.exit_code(outcome_->exit_code));
   workers_.job_is_over();
   if (action.outcome.kind == rdzv::JobOutcome::Kind::kSucceeded) {

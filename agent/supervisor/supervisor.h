@@ -19,6 +19,7 @@
 
 #include "agent/core/node_core.h"
 #include "agent/events/core_recorder.h"
+#include "agent/notice/notice_watch.h"
 #include "agent/supervisor/agent_signals.h"
 #include "agent/supervisor/hangs.h"
 #include "agent/supervisor/job_end.h"
@@ -61,7 +62,8 @@ class Supervisor {
   void perform(const StartWorkers& action);
   void perform(const SignalWorker& action) { workers_.signal(action.local_rank, action.signal); }
   void perform(const AskToLeave& action) {
-    workers_.ask_to_leave(action.local_rank, action.signal);
+    if (workers_.ask_to_leave(action.local_rank, action.signal)) return;
+    signals_.cannot_tell(workers_.view().rank_of(action.local_rank));
   }
   void perform(const TellGroupBroken& action) { workers_.tell_group_broken(action.rank); }
   void perform(const ArmTimer& action) {
@@ -121,6 +123,7 @@ class Supervisor {
   QueryPort queries_;
   LeaderPort leader_;
   UserRequests requests_;
+  NoticeWatch notices_;
   JobEnd end_;
   Hangs hangs_;
 

@@ -323,11 +323,14 @@ void Workers::signal(int local_rank, int signal) {
   asks_to_end ? process->stop(signal) : process->signal_group(signal);
 }
 
-void Workers::ask_to_leave(int local_rank, int signal) {
+bool Workers::ask_to_leave(int local_rank, int signal) {
   do_not_start();
   const Worker& asked = worker(local_rank);
-  if (!asked.process || (asked.link && asked.link->ask_to_leave())) return;
-  asked.process->signal_worker(signal);  // not to its children: they may not handle the signal
+  if (!asked.process || (asked.link && asked.link->ask_to_leave())) return true;
+  const int sent = signal != 0 ? signal : job_.preempt_signal.value_or(0);
+  if (sent == 0) return false;         // SIGUSR1 would end a program that does not expect it
+  asked.process->signal_worker(sent);  // not to its children: they may not handle the signal
+  return true;
 }
 
 void Workers::tell_group_broken(int rank) {
@@ -671,7 +674,7 @@ pid_t Workers::worker_like_a_zygote() const {
 
 bool Workers::is_owned(pid_t child) const {
   if (stacks_.owns(child) || dying_.owns(child)) return true;
-  if (standbys_.owns(child)) return true;
+  if (standbys_.owns(child) || owns_helper_(child)) return true;
   return std::ranges::any_of(workers_, [child](const Worker& each) {
     return each.process && each.process->pid() == child;
   });

@@ -6,7 +6,9 @@
 
 #include <sys/types.h>
 
+#include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -53,7 +55,13 @@ class Workers {
                        rdzv::UniqueFd snapshot = {}) {
     blueprints_.use_snapshot(std::move(snapshot));
     own_groups_ = cgroup::own_groups();
-    return reaper_.start(workers_.size() + StandbyPool::slots(job_), std::move(offer), own_groups_);
+    return reaper_.start(helper_slot() + 1, std::move(offer), own_groups_);
+  }
+  // After prepare(): a child of the agent that is no worker, one at a time, is not reaped as an orphan, and the keeper ends
+  // its group, whose slot this is.
+  std::atomic<pid_t>* take_in_helper(std::function<bool(pid_t)> owns) {
+    owns_helper_ = std::move(owns);
+    return reaper_.keeper_slot(helper_slot());
   }
 
   // ---- a round
@@ -66,7 +74,8 @@ class Workers {
   }
   // If the workers still wait for their log files, they are not started, and WorkerEnded follows.
   void signal(int local_rank, int signal);
-  void ask_to_leave(int local_rank, int signal);
+  // `signal`: as in AskToLeave. False: nothing tells it.
+  bool ask_to_leave(int local_rank, int signal);
   // To the live workers that have a link.
   void tell_group_broken(int rank);
   // The prepared standby takes the place of the worker that has ended, if the rank is here; else, or
@@ -115,6 +124,7 @@ class Workers {
   }
   int count() const { return static_cast<int>(workers_.size()); }
   bool is_owned(pid_t child) const;
+  std::size_t helper_slot() const { return workers_.size() + StandbyPool::slots(job_); }
   bool are_workers_starting() const;
   pid_t worker_like_a_zygote() const;
 
@@ -157,7 +167,8 @@ class Workers {
   ChildReaper reaper_;
   StandbyPool standbys_;
   DeathWatch death_watch_;
-  BlockingCalls files_;     // error files, and others that a file server may hold
+  BlockingCalls files_;  // error files, and others that a file server may hold
+  std::function<bool(pid_t)> owns_helper_ = [](pid_t) { return false; };
   std::string own_groups_;  // control groups of the agent; once it is prepared
   OomWatch oom_watch_;
 

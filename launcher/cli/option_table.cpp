@@ -125,6 +125,11 @@ constexpr std::array<OptionSpec, kOptionCount> kTable{{
      "signal by which the scheduler announces a preemption: workers leave at the next step, and "
      "the exit code 113 asks for a requeue; SIGUSR1 under Slurm",
      kValue, kOwn},
+    {kPreemptNotice, "preempt-notice", "aws|gcp|azure|CMD", "",
+     "ask the metadata service of a cloud every 5 seconds whether this instance is about to be "
+     "taken back, or run a command, for which exit code 0 and a line on stdout mean yes; then as "
+     "after --preempt-signal",
+     kValue, kOwn},
     {kShutdownTimeout, "shutdown-timeout", "SECONDS", "30",
      "time from the stop signal until workers are killed", kValue, kPetAndOwn, '\0', "",
      "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"},

@@ -46,6 +46,7 @@ enum class OptionId {
   kMetricsPort,
   kSignalsToHandle,
   kPreemptSignal,
+  kPreemptNotice,
   kShutdownTimeout,
   kFailureShutdownTimeout,
   kKillOrphans,

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -36,6 +37,13 @@ const std::string* find(const Environment& environment, std::string_view name) {
   return found == environment.end() ? nullptr : &found->second;
 }
 
+// Neither with arguments nor of the shell's syntax.
+bool is_plain_word(std::string_view text) {
+  return std::ranges::all_of(text, [](unsigned char c) {
+    return std::isalnum(c) != 0 || c == '.' || c == '_' || c == '/' || c == '-' || c == '+';
+  });
+}
+
 // Fills a Plan step by step; each step reads the settings that belong together and may use the
 // results of earlier steps. The first wrong value ends the planning and is the result.
 class Planner {
@@ -49,10 +57,11 @@ class Planner {
 
   Result<Plan> make() {
     using Step = void (Planner::*)();
-    constexpr Step kSteps[] = {
-        &Planner::read_line_ends, &Planner::read_site,   &Planner::read_nodes,
-        &Planner::read_group,     &Planner::read_output, &Planner::read_events,
-        &Planner::read_listeners, &Planner::read_end,    &Planner::read_placement};
+    constexpr Step kSteps[] = {&Planner::read_line_ends, &Planner::read_site,
+                               &Planner::read_nodes,     &Planner::read_group,
+                               &Planner::read_output,    &Planner::read_events,
+                               &Planner::read_listeners, &Planner::read_end,
+                               &Planner::read_notice,    &Planner::read_placement};
     for (const Step step : kSteps) {
       (this->*step)();
       if (take_.error) return fail(*std::move(take_.error));
@@ -399,6 +408,25 @@ class Planner {
                                  " too; it can mean one thing only");
     }
     job.preempt_signal = number;
+  }
+
+  // Which words are commands is up to the shell; but one word that is none is more likely a provider, misspelt.
+  void read_notice() {
+    using From = agent::NoticeSpec::From;
+    const ResolvedOption notice = option(OptionId::kPreemptNotice);
+    const std::string text(trimmed(notice.text()));
+    if (text.empty()) return;
+    for (const From provider : {From::kAws, From::kGcp, From::kAzure}) {
+      plan_.job.preempt_notice = {provider};
+      if (text == plan_.job.preempt_notice.name()) return;
+    }
+    plan_.job.preempt_notice = {From::kCommand, text};
+    if (is_plain_word(text) &&
+        !can_be_executed(text, surroundings_.places.directory, environment_)) {
+      refuse(notice, "give aws, gcp, azure, or a command; " + text +
+                         (text.find('/') == std::string::npos ? " is no program on PATH"
+                                                              : " is no program"));
+    }
   }
 
   // The site's preempt signal is only a default: it gives way if --signals-to-handle has it.

@@ -221,6 +221,14 @@ boost::json::object nodes_object(const agent::Nodes& nodes) {
           {"proof", name_of(nodes.leader.proof.wants())}};
 }
 
+// As typed, or null.
+boost::json::value preempt_notice_of(const agent::NoticeSpec& notice) {
+  using From = agent::NoticeSpec::From;
+  if (notice.from == From::kNowhere) return nullptr;
+  if (notice.from == From::kCommand) return boost::json::value(notice.command);
+  return boost::json::value(notice.name());
+}
+
 // Keys keep their order of insertion. All of them are always there, so that a reader need not check.
 boost::json::object job_object(const agent::Job& job) {
   boost::json::array cpus_of;
@@ -250,6 +258,7 @@ boost::json::object job_object(const agent::Job& job) {
           {"metrics_port", or_null(job.metrics_port)},
           {"stop_signals", signal_names(job.stop_signals)},
           {"preempt_signal", preempt_signal},
+          {"preempt_notice", preempt_notice_of(job.preempt_notice)},
           {"shutdown_timeout_ms", job.shutdown_timeout.count()},
           {"failure_shutdown_timeout_ms",
            job.failure_shutdown_timeout ? boost::json::value(job.failure_shutdown_timeout->count())

@@ -60,6 +60,16 @@ std::optional<std::string> find_on_path(const std::string& name, const Environme
   return std::nullopt;
 }
 
+}  // namespace
+
+bool can_be_executed(const std::string& name, const std::string& directory,
+                     const Environment& environment) {
+  return name.find('/') == std::string::npos ? find_on_path(name, environment).has_value()
+                                             : is_executable(path_in(directory, name));
+}
+
+namespace {
+
 enum class Where { kAsGiven, kHere, kBeside, kOnPath };
 
 struct Place {

@@ -47,6 +47,10 @@ struct FoundProgram {
       "";  // the script's first line could not be followed; empty: it could, or there is none
 };
 
+// Whether a shell that is started in this folder finds a program of this name, on PATH unless it is a path.
+bool can_be_executed(const std::string& name, const std::string& directory,
+                     const Environment& environment);
+
 std::string own_folder();  // of the file of this process, links followed; empty: not known
 std::string current_directory();
 

@@ -75,8 +75,9 @@ bool HttpServer::Connection::reply(unsigned status, const std::string& body) {
 
 class HttpServer::Impl {
  public:
-  Impl(Handler handler, const Certificates* certificates, bool wants_client)
-      : handler_(std::move(handler)), acceptor_(io_, {asio::ip::address_v4::loopback(), 0}) {
+  Impl(Handler handler, const Certificates* certificates, bool wants_client,
+       const rdzv::Endpoint& at)
+      : handler_(std::move(handler)), acceptor_(io_, {asio::ip::make_address(at.host), at.port}) {
     if (certificates != nullptr) {
       tls_.emplace(asio::ssl::context::tls_server);
       tls_->use_certificate_chain_file(certificates->server);
@@ -100,7 +101,10 @@ class HttpServer::Impl {
     for (std::thread& each : threads_) each.join();
   }
 
-  rdzv::Endpoint endpoint() const { return {"127.0.0.1", acceptor_.local_endpoint().port()}; }
+  rdzv::Endpoint endpoint() const {
+    const auto local = acceptor_.local_endpoint();
+    return {local.address().to_string(), local.port()};
+  }
   bool is_tls() const { return tls_.has_value(); }
   int connections() const { return connections_; }
 
@@ -146,8 +150,9 @@ class HttpServer::Impl {
   std::thread accepting_;
 };
 
-HttpServer::HttpServer(Handler handler, const Certificates* certificates, bool wants_client)
-    : impl_(std::make_unique<Impl>(std::move(handler), certificates, wants_client)) {}
+HttpServer::HttpServer(Handler handler, const Certificates* certificates, bool wants_client,
+                       const rdzv::Endpoint& at)
+    : impl_(std::make_unique<Impl>(std::move(handler), certificates, wants_client, at)) {}
 HttpServer::~HttpServer() = default;
 rdzv::Endpoint HttpServer::endpoint() const { return impl_->endpoint(); }
 int HttpServer::connections() const { return impl_->connections(); }

@@ -38,10 +38,10 @@ class HttpServer {
   };
   using Handler = std::function<void(Connection&)>;
 
-  // With certificates: TLS; if `wants_client` is set, a client must present a certificate of that
+  // At this port of this address, which the thread that makes it must have; port 0: a free one. With certificates: TLS; if `wants_client` is set, a client must present a certificate of that
   // CA.
   explicit HttpServer(Handler handler, const Certificates* certificates = nullptr,
-                      bool wants_client = false);
+                      bool wants_client = false, const rdzv::Endpoint& at = {"127.0.0.1", 0});
   ~HttpServer();
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;

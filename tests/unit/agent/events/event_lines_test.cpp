@@ -158,6 +158,15 @@ TEST(EventLines, KeepExitCodeAndSignalApart) {
 }
 
 TEST(EventLines, TellOfTheRest) {
+  EXPECT_EQ(event_line(kHead, PreemptNotice{"aws", "i-0abc",
+                                            std::chrono::system_clock::time_point(1'796'040'000s),
+                                            "instance i-0abc is stopped"}),
+            expected("preempt_notice", R"("from":"aws","instance":"i-0abc",)"
+                                       R"("at":"2026-11-30T12:00:00.000000Z",)"
+                                       R"("sentence":"instance i-0abc is stopped")"));
+  EXPECT_EQ(event_line(kHead, PreemptNotice{"command", "", {}, "node 7 is wanted"}),
+            expected("preempt_notice", R"("from":"command","instance":null,"at":null,)"
+                                       R"("sentence":"node 7 is wanted")"));
   EXPECT_EQ(event_line(kHead, SignalReceived{SIGTERM}),
             expected("signal", R"("signal":15,"signal_name":"SIGTERM")"));
   EXPECT_EQ(event_line(kHead, WorkerKilledAfterGrace{Round{0}, {2, 0, 3}, 30s}),

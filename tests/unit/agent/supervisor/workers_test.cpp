@@ -3,7 +3,10 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <chrono>
 #include <csignal>
 #include <string>
 #include <utility>
@@ -188,6 +191,41 @@ TEST_F(WorkersTest, AWorkerThatThePreemptionSignalEndsWasToldToStop) {
   end(0, ExitStatus::killed(SIGUSR1));
   EXPECT_TRUE(ended_[0].was_told_to_stop);
   EXPECT_THAT(ending_, ElementsAre(0));
+}
+
+// A child that has ended.
+pid_t ended_child() {
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(0);
+  siginfo_t info{};
+  EXPECT_EQ(::waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOWAIT), 0);
+  return child;
+}
+
+// The one that started it would wait for its end for ever.
+TEST_F(WorkersTest, AHelperIsNotReapedAsAnOrphan) {
+  ASSERT_TRUE(group().prepare());
+  pid_t helper = -1;
+  EXPECT_NE(group().take_in_helper([&helper](pid_t pid) { return pid == helper; }), nullptr);
+  const pid_t orphan = ended_child();  // reaped in the order in which they were made
+  helper = ended_child();
+  const auto until = std::chrono::steady_clock::now() + 30s;
+  while (::kill(orphan, 0) == 0 && std::chrono::steady_clock::now() < until) loop_.run_one_for(1s);
+  EXPECT_NE(::kill(orphan, 0), 0);
+  siginfo_t info{};
+  EXPECT_EQ(::waitid(P_PID, static_cast<id_t>(helper), &info, WEXITED | WNOHANG), 0);
+  EXPECT_EQ(info.si_pid, helper);
+}
+
+TEST_F(WorkersTest, AWorkerThatTakesNoRequestIsToldBySignalIfThereIsOne) {
+  begun();
+  EXPECT_TRUE(group().ask_to_leave(0, SIGUSR1));
+  EXPECT_THAT(started[0].got, ElementsAre(std::pair("worker", SIGUSR1)));
+  EXPECT_FALSE(group().ask_to_leave(1, 0)) << "a notice, and no --preempt-signal";
+  EXPECT_THAT(started[1].got, IsEmpty());
+  job_.preempt_signal = SIGUSR2;
+  EXPECT_TRUE(group().ask_to_leave(1, 0));
+  EXPECT_THAT(started[1].got, ElementsAre(std::pair("worker", SIGUSR2)));
 }
 
 TEST_F(WorkersTest, AProgramThatIsNotThereIsNotWorthARetry) {

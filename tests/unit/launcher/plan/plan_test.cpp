@@ -300,6 +300,30 @@ TEST_F(Planning, ReadsSignals) {
   EXPECT_THAT(refusal({"--signals-to-handle=FOO"}), HasSubstr("name at least one signal"));
 }
 
+TEST_F(Planning, PreemptNoticeIsOfAProviderOrACommand) {
+  using From = agent::NoticeSpec::From;
+  const auto notice = [this](const std::string& text) {
+    return job({"--preempt-notice=" + text}).preempt_notice;
+  };
+  EXPECT_EQ(job({}).preempt_notice, agent::NoticeSpec{});
+  EXPECT_EQ(notice(""), agent::NoticeSpec{});
+  EXPECT_EQ(notice("aws"), agent::NoticeSpec{From::kAws});
+  EXPECT_EQ(notice("gcp"), agent::NoticeSpec{From::kGcp});
+  EXPECT_EQ(notice(" azure "), agent::NoticeSpec{From::kAzure});
+  for (const std::string command : {"/bin/sh", "cat /run/notice", "nothing || true", "[ -e x ]"}) {
+    EXPECT_EQ(notice(command), (agent::NoticeSpec{From::kCommand, command}));
+  }
+  for (const std::string wrong : {"AWS", "aw", "amazon"}) {
+    EXPECT_THAT(
+        refusal({"--preempt-notice=" + wrong}),
+        AllOf(HasSubstr("--preempt-notice=" + wrong + ": give aws, gcp, azure, or a command"),
+              HasSubstr(wrong + " is no program on PATH")));
+  }
+  for (const std::string wrong : {"/nowhere/at/all", "./prog-that-is-not", "/etc/passwd"}) {
+    EXPECT_THAT(refusal({"--preempt-notice=" + wrong}), HasSubstr(wrong + " is no program"));
+  }
+}
+
 TEST_F(Planning, PreemptSignalMeansOneThingOnly) {
   EXPECT_EQ(job({"--preempt-signal=SIGUSR1"}).preempt_signal, SIGUSR1);
   const agent::Job on_term = job({"--preempt-signal=TERM"});
@@ -611,6 +635,7 @@ TEST_F(Planning, JsonHasThePlanAndEveryOriginInOneLine) {
   const boost::json::value json = boost::json::parse(text);
   EXPECT_EQ(json.at("job").at("local_world_size"), 2);
   EXPECT_EQ(json.at("job").at("preempt_signal"), "SIGUSR1");
+  EXPECT_TRUE(json.at("job").at("preempt_notice").is_null());
   EXPECT_EQ(json.at("rendezvous").at("backend"), "static");
   const boost::json::object& settings = json.at("settings").as_object();
   EXPECT_EQ(settings.size(), kOptionCount);
