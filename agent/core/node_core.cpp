@@ -75,8 +75,10 @@ void NodeCore::check() const {
   if (const auto* stopping = std::get_if<Stopping>(&state_)) {
     must_hold(stopping->is_closing() == stopping->have_all_ended(),
               "a round is closed when all workers have ended, and not before");
-    must_hold(!stopping->is<Asked>() || !stopping->leaving.stays(),
-              "only the workers of a node that leaves have no deadline");
+    const auto* asked = std::get_if<Asked>(&stopping->stage);
+    must_hold(
+        asked == nullptr || stopping->was_told || armed_ || asked->is_looked_at || asked->is_saving,
+        "only workers that were told of a preemption have no time limit");
     const auto* grace = std::get_if<Grace>(&stopping->stage);
     needs_timer = stopping->is<Stacks>() || stopping->is<Killed>() || (grace && grace->limit);
     may_have_timer = needs_timer || stopping->is<Asked>();
@@ -145,7 +147,8 @@ void NodeCore::on(Out& out, const rdzv::RoundStop& stop) {
     return;
   }
   if (leaves_in_its_own_time()) {
-    because("this node is preempted, and its workers have their own time");
+    because("the workers were told of a preemption, and have their own time");
+    let_leave(out, stop.why == rdzv::RoundStop::Why::kFailure);
   } else {
     stop_workers(out, SIGTERM, stop.why == rdzv::RoundStop::Why::kFailure);
   }
@@ -168,9 +171,14 @@ void NodeCore::join_anew(Out& out) {
     return;
   }
   because("the leader goes on without this node, which joins it again");
-  Stopping* stopping = stop_workers(out, SIGTERM, /*after_failure=*/true);
-  tell_of_preemption(out, *stopping);
-  stopping->follow_with(JoinAnew{});
+  if (leaves_in_its_own_time()) {
+    let_leave(out, /*after_failure=*/true);
+  } else {
+    stop_workers(out, SIGTERM, /*after_failure=*/true);
+  }
+  auto& stopping = std::get<Stopping>(state_);
+  tell_of_preemption(out, stopping);
+  stopping.follow_with(JoinAnew{});
   go_on(out);
 }
 
@@ -197,12 +205,26 @@ void NodeCore::on(Out& out, const rdzv::ReplaceWorker& replace) {
   if (dead) workers->has_ended[static_cast<std::size_t>(*dead)] = false;
   out.push_back(Replace{replace.round, replace.generation, replace.rank, dead, replace.failure,
                         replace.restarts, replace.max_restarts});
-  const auto* stopping = std::get_if<Stopping>(&state_);
-  if (stopping != nullptr && dead) {
+  if (const auto signal = workers->leaving.untold_signal(); signal && dead) {
     because("this node is preempted, so that the one that takes the place is asked to leave, too");
-    out.push_back(AskToLeave{*dead, *stopping->leaving.untold_signal()});
+    out.push_back(AskToLeave{*dead, *signal});
   }
   tell_if_in_vain(out, *workers);
+}
+
+void NodeCore::on(Out& out, const rdzv::HoldSteps& hold) {
+  if (taking_part() != nullptr) out.push_back(HoldWorkers{hold.round});
+}
+
+void NodeCore::on(Out& out, const rdzv::LeaveAt& leave) {
+  Running* running = taking_part();
+  if (running == nullptr) return;
+  running->is_agreed = true;
+  out.push_back(LetWorkersLeave{leave.round, leave.boundary});
+}
+
+void NodeCore::on(Out& out, const WorkersHeld& held) {
+  if (taking_part() != nullptr) out.push_back(TellLeader{rdzv::StepsHeld{held.round, held.passed}});
 }
 
 void NodeCore::on(Out& out, const LeaderLost& lost) {
@@ -211,10 +233,14 @@ void NodeCore::on(Out& out, const LeaderLost& lost) {
   outcome.sentence = lost.sentence;
   if (std::holds_alternative<Waiting>(state_)) return finish(out, std::move(outcome));
   if (leaves_in_its_own_time()) {
-    because("this node is preempted: its workers have their own time, and need the leader no more");
-    return tell_of_preemption(out, std::get<Stopping>(state_));
+    because(
+        "the workers were told of a preemption: they have their own time, and need the leader no "
+        "more");
+    let_leave(out, /*after_failure=*/false);
+  } else {
+    stop_workers(out, SIGTERM);
   }
-  stop_workers(out, SIGTERM);
+  tell_of_preemption(out, std::get<Stopping>(state_));
   finish_alone(out, std::move(outcome));
 }
 
@@ -240,8 +266,15 @@ void NodeCore::on(Out& out, const WorkerEnded& ended) {
       because("the workers are stopped, so that its failure is a consequence");
       stopping->failures.push_back(*ended.failure);
     }
+    auto* asked = std::get_if<Asked>(&stopping->stage);
+    if (asked != nullptr && asked->is_saving && !stopping->have_all_ended()) {
+      asked->is_looked_at = true;
+      out.push_back(LookAtWorkers{round_, SIGTERM});
+    }
     return go_on(out);
   }
+  running->has_left = running->has_left || ended.has_left;
+  if (running->has_left) return worker_has_left(out, ended);
   const bool is_done = !ended.failure && !running->has_failed;
   if (is_done) running->done.push_back(running->first_rank + ended.local_rank);
   if (ended.failure && ended.replaceable) {
@@ -264,6 +297,26 @@ void NodeCore::on(Out& out, const WorkerEnded& ended) {
     because("it is the first one, and newcomers must wait from now on");
     out.push_back(TellLeader{rdzv::SomeWorkersDone{ended.round}});
   }
+}
+
+// The others of this node leave, too, or have left: a node that is preempted itself tells the leader when all have ended.
+void NodeCore::worker_has_left(Out& out, const WorkerEnded& ended) {
+  auto& running = std::get<Running>(state_);
+  if (ended.failure) {
+    because("the workers leave, so that its failure ends nothing else");
+    running.failures.push_back(*ended.failure);
+    if (!running.have_all_ended()) {
+      out.push_back(TellGroupBroken{ended.round, ended.failure->rank});
+    }
+  }
+  if (!running.have_all_ended()) return;
+  if (running.leaving.untold_signal()) return tell_of_preemption(out, *begin_stopping());
+  because("the workers have left because another node is preempted, whose NodeLeaving follows");
+  out.push_back(TellLeader{rdzv::WorkersDone{ended.round, /*has_left=*/true}});
+}
+
+void NodeCore::on(Out&, const WorkerTold&) {
+  if (auto* running = std::get_if<Running>(&state_)) running->was_told = true;
 }
 
 void NodeCore::on(Out&, const WorkerStarted& started) {
@@ -348,21 +401,26 @@ void NodeCore::on(Out& out, const PreemptSignal& preempt) {
   if (auto* ending = std::get_if<Ending>(&state_)) {
     return go_on_with(out, ending->steps.signalled());
   }
-  const bool was_running = is_running();
-  Stopping* stopping = begin_stopping();
+  if (auto* running = std::get_if<Running>(&state_))
+    return preempted_while_running(out, *running, preempt.signal);
+  auto* stopping = std::get_if<Stopping>(&state_);
   const auto leaving = stopping != nullptr
-                           ? stopping->leaving.preempted(preempt.signal, was_running)
+                           ? stopping->leaving.preempted(preempt.signal, /*is_running=*/false)
                            : rdzv::NodeLeaving{preempt.signal, /*is_preemption=*/true};
-  if (leaving) {
-    out.push_back(TellLeader{*leaving});
-    return leave(out, *leaving);
-  }
-  if (!was_running) return because("this node leaves already");
+  if (!leaving) return because("this node leaves already");
+  out.push_back(TellLeader{*leaving});
+  leave(out, *leaving);
+}
+
+void NodeCore::preempted_while_running(Out& out, Running& running, int signal) {
+  if (!running.leaving.stays()) return because("this node leaves already");
+  running.leaving.preempted(signal, /*is_running=*/true);
+  if (running.have_all_ended() && running.has_left)
+    return tell_of_preemption(out, *begin_stopping());
+  if (running.have_all_ended()) return because("the program has come to its end here");
   because("the workers finish their step together with those of other nodes");
-  for (const int local_rank : stopping->live()) {
-    out.push_back(AskToLeave{local_rank, preempt.signal});
-  }
-  go_on(out);
+  for (const int local_rank : running.live()) out.push_back(AskToLeave{local_rank, signal});
+  out.push_back(TellLeader{rdzv::LeaveWanted{round_}});
 }
 
 void NodeCore::tell_of_preemption(Out& out, Stopping& stopping) {
@@ -393,7 +451,14 @@ void NodeCore::on(Out& out, const TimerExpired&) {
     return stop_with_hung_ones(out, *running);
   }
   auto& stopping = std::get<Stopping>(state_);  // no timer runs in Waiting
-  if (stopping.is<Asked>()) return stop_with_hung_ones(out, stopping);
+  if (stopping.is<Asked>() && (stopping.was_told || !stopping.hung.empty())) {
+    return stop_with_hung_ones(out, stopping);
+  }
+  if (auto* asked = std::get_if<Asked>(&stopping.stage)) {
+    asked->is_looked_at = asked->has_had_time = true;
+    out.push_back(LookAtWorkers{round_, SIGTERM});
+    return;
+  }
   if (stopping.is<Grace>()) return grace_is_over(out, stopping);
   if (stopping.is<Stacks>()) {
     because("the stacks have had their time");
@@ -433,6 +498,7 @@ void NodeCore::grace_is_over(Out& out, Stopping& stopping) {
 
 void NodeCore::on(Out& out, const WorkersSeen& seen) {
   auto* stopping = std::get_if<Stopping>(&state_);
+  if (stopping != nullptr && stopping->is<Asked>()) return seen_while_leaving(out, *stopping, seen);
   auto* grace = stopping != nullptr ? std::get_if<Grace>(&stopping->stage) : nullptr;
   if (grace == nullptr || grace->limit) return because("they are not looked at any more");
   std::vector<int> late;
@@ -514,12 +580,10 @@ void NodeCore::on(Out& out, const RoundClosed&) {
 }
 
 // The workers, as long as this node takes part in replacements.
-NodeCore::Workers* NodeCore::taking_part() {
-  if (auto* running = std::get_if<Running>(&state_)) {
-    return running->has_failed ? nullptr : running;
-  }
-  auto* stopping = std::get_if<Stopping>(&state_);
-  return stopping != nullptr && stopping->leaving.untold_signal() ? stopping : nullptr;
+NodeCore::Running* NodeCore::taking_part() {
+  auto* running = std::get_if<Running>(&state_);
+  if (running == nullptr) return nullptr;
+  return running->has_failed ? nullptr : running;
 }
 
 // Dead workers are not replaced any more.
@@ -534,9 +598,37 @@ NodeCore::Stopping* NodeCore::begin_stopping() {
   if (auto* running = std::get_if<Running>(&state_)) {
     Stopping stopping;
     static_cast<Workers&>(stopping) = std::move(*running);
+    stopping.failures = std::move(running->failures);
     state_ = std::move(stopping);
   }
   return std::get_if<Stopping>(&state_);
+}
+
+// The round is stopped while its workers leave.
+void NodeCore::let_leave(Out& out, bool after_failure) {
+  const bool was_running = is_running();
+  Stopping& stopping = *begin_stopping();
+  if (!was_running || stopping.was_told || stopping.have_all_ended()) return;
+  stopping.stage = Asked{.is_looked_at = true,
+                         .after_failure = after_failure,
+                         .has_had_time = false,
+                         .is_saving = false};
+  out.push_back(LookAtWorkers{round_, SIGTERM});
+}
+
+void NodeCore::seen_while_leaving(Out& out, Stopping& stopping, const WorkersSeen& seen) {
+  auto& asked = std::get<Asked>(stopping.stage);
+  if (!std::exchange(asked.is_looked_at, false)) return because("it was not asked for");
+  asked.is_saving = std::ranges::any_of(stopping.live(), [&](int local_rank) {
+    return seen.workers.at(static_cast<std::size_t>(local_rank)).leaves;
+  });
+  if (asked.is_saving) return because("a worker leaves, and may be saving");
+  if (asked.after_failure || asked.has_had_time) {
+    because("no worker leaves, and they may wait for others that are gone");
+    stop_workers(out, SIGTERM, asked.after_failure);
+  } else if (!armed_) {
+    arm(out, config_.shutdown_timeout);
+  }
 }
 
 // Signals the workers, unless they were signalled before, and begins the grace period. Returns null in Waiting.
@@ -573,7 +665,8 @@ void NodeCore::kill_workers(Out& out, Stopping& stopping) {
 void NodeCore::go_on(Out& out) {
   auto* stopping = std::get_if<Stopping>(&state_);
   if (stopping == nullptr || !stopping->have_all_ended()) return;
-  if (stopping->leaving.untold_signal()) return tell_of_preemption(out, *stopping);
+  const bool is_job_over = std::holds_alternative<FinishJob>(stopping->then);
+  if (stopping->leaving.untold_signal() && !is_job_over) return tell_of_preemption(out, *stopping);
   if (!stopping->is_closing()) {
     stopping->stage = Closing{};
     armed_.reset();

@@ -16,20 +16,24 @@
 //   OpenStore         OpenRoundStore             ignore                           ignore
 //   StoreResult       tell leader                ignore                           ignore
 //   RoundStart        StartWorkers               ignore                           ignore
-//   RoundStop         tell RoundStopped          stop the workers (1)             then answer it
+//   RoundStop         tell RoundStopped          stop the workers (1) (2)         then answer it
 //   GroupBroken       ignore                     TellGroupBroken                  TellGroupBroken
 //   JobEnd            Goodbye, Finish            Goodbye, stop the workers (1)    Goodbye; then finish
-//   LeaderLost        Finish                     stop the workers                 then finish (2)
+//   LeaderLost        Finish                     stop the workers (2)             then finish
 //   DeclaredLost,     Join                       stop the workers (1)             then join
 //     LeaderReplaced
 //   Refused           Finish                     ignore                           ignore
 //   a notice          Announce                   Announce                         Announce
 //   WorkerEnded ok    ignore                     first: tell SomeWorkersDone;     last: close the round
-//                                                last: tell WorkersDone
+//                                                last: tell WorkersDone (2)
 //   WorkerEnded bad   ignore                     TellGroupBroken, tell            remember; last: close the round
 //                                                WorkerFailed
 //     replaceable     ignore                     tell WorkerReplaceable (3)       remember; last: close the round
 //   ReplaceWorker     ignore                     Replace (3)                      ignore (3)
+//   HoldSteps         ignore                     HoldWorkers                      ignore
+//   LeaveAt           ignore                     LetWorkersLeave                  ignore
+//   WorkersHeld       ignore                     tell StepsHeld                   ignore
+//   WorkerTold        ignore                     note                             ignore
 //   WorkerStarted     ignore                     note                             ignore
 //   StartIsLate       ignore                     ShowStarting (4)                 ignore
 //   WorkersCanRecover ignore                     tell WorkersRecover              ignore
@@ -38,18 +42,21 @@
 //   WorkerHung        ignore                     KILL that one, timer             ignore
 //   RegroupIsLate     ignore                     ShowLate                         ignore
 //   StopSignal        tell NodeLeaving           tell NodeLeaving; forward it     tell NodeLeaving; second: KILL
-//   PreemptSignal     tell NodeLeaving           AskToLeave: stage Asked          first: tell NodeLeaving
+//   PreemptSignal     tell NodeLeaving           AskToLeave, tell LeaveWanted (2) first: tell NodeLeaving
 //   TimerExpired      ignore                     hung ones live: stop as after    as its stage says, below
 //                                                a failure
 //   StacksTaken, WorkersSeen, RoundClosed   ignore   ignore                       as its stage says, below
 //
 //   (1) with the short grace period if a worker has failed or a node is lost: a peer is missing, so the workers cannot
 //       save anything together. After a planned stop (leave, arrival, restart, stop) it is shutdown_timeout
-//   (2) a preempted node whose workers have their own time needs the leader no more: it tells NodeLeaving and goes on
+//   (2) after a PreemptSignal the round runs on. From the first worker on that has ended because of it (has_left), the others
+//       of this node leave as well, and the last one that ends takes the node to Stopping, with NodeLeaving to the leader, if
+//       this node is preempted itself, else with WorkersDone: the NodeLeaving of another node follows. Without such a worker the
+//       program has come to its end, and the job succeeds as if there had been no preemption. If the round is stopped or the
+//       leader is lost, NodeLeaving is told then. Workers that were told of the preemption have their own time then (Asked)
 //   (3) the leader decides: ReplaceWorker, or GroupBroken and RoundStop. If the workers are stopped before that, or the
 //       leader is told that this node leaves, its workers get TellGroupBroken first. regrouping.h has what follows
-//       ReplaceWorker. After WorkerFailed it is dropped, since the leader will stop the round. A preempted node takes part
-//       until the leader is told, so that the workers can finish their step
+//       ReplaceWorker. After WorkerFailed it is dropped, since the leader will stop the round
 //   (4) a worker starts until its program is executed, which a file server may hold for ever. Until then the node is in
 //       the round like any other: it is stopped in the same way, and nothing is decided because a start is late
 //
@@ -58,19 +65,22 @@
 //   event \ stage     Asked             Grace                   Stacks          Killed              Closing     Closed
 //   stop the workers  TERM; Grace       ignore                  ignore          ignore              ignore      ignore
 //   second StopSignal never             KILL; Killed            KILL; Killed    ignore              ignore      ignore
-//   TimerExpired      hung: Grace       after a failure: (1)    KILL; Killed    give up (2)         never       never
+//   TimerExpired      LookAtWorkers     after a failure: (1)    KILL; Killed    give up (2)         never       never
 //                                       else: TakeStacks; Stacks
-//   WorkersSeen       ignore            KILL some, timer (1)    ignore          ignore              ignore      ignore
+//   WorkersSeen       wait, TERM: (3)   KILL some, timer (1)    ignore          ignore              ignore      ignore
 //   StacksTaken       ignore            ignore                  KILL; Killed    ignore              ignore      ignore
-//   last WorkerEnded  Closing           Closing                 Closing         Closing             what follows
-//   RoundClosed       ignore            ignore                  ignore          ignore              Closed (3)  ignore
+//   WorkerEnded       LookAtWorkers (3) ignore                  ignore          ignore              never       never
+//     the last one    Closing           Closing                 Closing         Closing             what follows
+//   RoundClosed       ignore            ignore                  ignore          ignore              Closed (4)  ignore
 //
 //   (1) LookAtWorkers, unless failure_shutdown_timeout is given or shutdown_timeout is over: then KILL. The grace period is
 //       1 s, or 5 s for a worker that has a GPU open, and it counts from the stop; but for a worker that handles the stop
 //       signal, and is known to be outside of collectives, from its next collective on. No stacks are taken: it is known
 //       what the workers wait for
 //   (2) tell NodeStuck and await JobEnd; if the leader no longer counts on this node: finish with a code of its own
-//   (3) what follows is the highest of: await the leader's word, answer its RoundStop, join anew, finish on its own (a leave
+//   (3) one that leaves may be saving, for which it has all its time. Otherwise the workers are stopped: after a failure, or
+//       when they have had shutdown_timeout to come to their boundary
+//   (4) what follows is the highest of: await the leader's word, answer its RoundStop, join anew, finish on its own (a leave
 //       without the leader, LeaderLost), finish with the outcome of JobEnd
 //
 //   Ending takes the steps of end_of_job.h, and then returns Exit. It ignores all other events, Ended every event.
@@ -127,8 +137,11 @@ class NodeCore {
   // After Finish, and after Exit.
   bool is_over() const { return std::holds_alternative<Ending>(state_) || has_ended(); }
   bool has_ended() const { return std::holds_alternative<Ended>(state_); }
-  // Preempted: the workers were asked to leave, and have not been told to stop.
+  // Workers were told of a preemption, here or on another node, and have not been told to stop: they may need long to
+  // save.
   bool leaves_in_its_own_time() const {
+    const auto* running = std::get_if<Running>(&state_);
+    if (running != nullptr) return running->was_told || running->has_left || running->is_agreed;
     const auto* stopping = std::get_if<Stopping>(&state_);
     return stopping != nullptr && stopping->is<Asked>();
   }
@@ -149,6 +162,11 @@ class NodeCore {
     std::vector<int> hung;        // local ranks that were killed for it and have not ended
     int first_rank = 0;
     std::vector<int> done;  // ranks that ended with 0 before this node was told to stop
+    Leaving leaving;
+    // A worker was told of a preemption, here or on another node, and one has ended because of it.
+    bool was_told = false;
+    bool has_left = false;
+    bool is_agreed = false;  // at which step boundary all workers leave
     Regrouping regrouping;
 
     bool have_all_ended() const;
@@ -156,11 +174,18 @@ class NodeCore {
   };
   struct Running : Workers {
     std::vector<bool> has_started;
-    bool has_failed = false;  // WorkerFailed was told: the leader stops the round
+    bool has_failed = false;                    // WorkerFailed was told: the leader stops the round
+    std::vector<rdzv::WorkerFailure> failures;  // since has_left
   };
 
   // The stages of Stopping. A timer runs in Grace, unless the workers are looked at, in Stacks and in Killed.
-  struct Asked {};  // preempted: the workers leave without a deadline
+  // Workers were told of a preemption. If they are to leave at a boundary, they are looked at, or a timer runs.
+  struct Asked {
+    bool is_looked_at;   // LookAtWorkers is not answered yet
+    bool after_failure;  // as in Grace
+    bool has_had_time;   // to come to the boundary
+    bool is_saving;      // at the last look a worker was leaving
+  };
   struct Grace {
     int signal = 0;              // that has stopped the workers
     bool after_failure = false;  // a worker failed, or a node is lost
@@ -190,7 +215,6 @@ class NodeCore {
 
   struct Stopping : Workers {
     Stage stage;
-    Leaving leaving;
     Then then;
     std::vector<rdzv::WorkerFailure> failures;  // of workers that failed while stopping
 
@@ -224,8 +248,12 @@ class NodeCore {
   void on(Out& out, const rdzv::JobEnd& end);
   void on(Out& out, const rdzv::GroupBroken& broken);
   void on(Out& out, const rdzv::ReplaceWorker& replace);
+  void on(Out& out, const rdzv::HoldSteps& hold);
+  void on(Out& out, const rdzv::LeaveAt& leave);
   void on(Out& out, const StoreResult& result);
   void on(Out& out, const WorkerEnded& ended);
+  void on(Out& out, const WorkersHeld& held);
+  void on(Out& out, const WorkerTold& told);
   void on(Out& out, const WorkerStarted& started);
   void on(Out& out, const StartIsLate& late);
   void on(Out& out, const WorkerHung& hung);
@@ -245,6 +273,8 @@ class NodeCore {
   void on(Out& out, const WorkerCannotRegroup& refusal);
   void on(Out& out, const RegroupIsLate& late);
 
+  void worker_has_left(Out& out, const WorkerEnded& ended);
+  void preempted_while_running(Out& out, Running& running, int signal);
   void tell_if_in_vain(Out& out, const Workers& workers) const;
   void join_anew(Out& out);
   void leave(Out& out, const rdzv::NodeLeaving& leaving);
@@ -254,9 +284,11 @@ class NodeCore {
   void finish_alone(Out& out, rdzv::JobOutcome outcome);
   void close_unused_store(Out& out, std::optional<Round> next_store);
 
-  Workers* taking_part();
+  Running* taking_part();
   void tell_of_dead(Out& out, Workers& workers);
   Stopping* begin_stopping();
+  void let_leave(Out& out, bool after_failure);
+  void seen_while_leaving(Out& out, Stopping& stopping, const WorkersSeen& seen);
   Stopping* stop_workers(Out& out, int signal, bool after_failure = false);
   void signal_live_workers(Out& out, const Workers& workers, int signal);
   void stop_with_hung_ones(Out& out, const Workers& workers);

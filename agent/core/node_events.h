@@ -31,6 +31,9 @@ struct WorkerEnded {
   std::optional<rdzv::WorkerFailure> failure;  // none: exit code 0
   // With a failure: a prepared standby of its rank waits, or it had taken the place of an earlier worker itself.
   std::optional<Replaceable> replaceable = {};
+  // It was told to leave, and has not simply come to its end: should_leave() was true for it, or the signal of a
+  // preemption was sent to it.
+  bool has_left = false;
 };
 // Its program is executed. If that fails, WorkerEnded comes instead.
 struct WorkerStarted {
@@ -58,6 +61,17 @@ struct RegroupIsLate {
   std::uint32_t generation = 0;
 };
 
+struct WorkersHeld {  // the answer to the HoldWorkers action, which comes at once
+  Round round{};
+  std::int64_t passed = 0;  // as in rdzv::StepsHeld
+};
+
+// The worker was told of a preemption at this moment: by kLeave, or by the signal, which it handles.
+struct WorkerTold {
+  Round round{};
+  int local_rank = 0;
+};
+
 enum class TimerId : std::uint32_t {};
 struct TimerExpired {  // ignored if another timer was armed since, or none is armed
   TimerId timer{};
@@ -70,7 +84,8 @@ struct WorkerSeen {
   bool has_gpu = false;       // it has a GPU open
   bool has_record = false;    // it keeps one of its collectives
   std::optional<std::chrono::milliseconds> in_call =
-      {};  // since it entered its collective; none: it is in none
+      {};               // since it entered its collective; none: it is in none
+  bool leaves = false;  // it was told at its boundary to leave, and may be saving
 
   bool operator==(const WorkerSeen&) const = default;
 };
@@ -131,11 +146,11 @@ struct StepTaken {  // the answer to the TakeStep action
 using NodeEvent =
     std::variant<rdzv::Refused, rdzv::Warning, rdzv::WaitForNodes, rdzv::WaitAsSpare,
                  rdzv::OpenStore, rdzv::RoundStart, rdzv::RoundStop, rdzv::DeclaredLost,
-                 rdzv::JobEnd, rdzv::GroupBroken, rdzv::ReplaceWorker, StoreResult, WorkerEnded,
-                 StopSignal, PreemptSignal, TimerExpired, StacksTaken, RoundClosed, LeaderLost,
-                 LeaderReplaced, LeaderFound, CannotRun, StepTaken, WorkersCanRecover,
-                 WorkerRegrouped, WorkerHung, WorkerCannotRegroup, RegroupIsLate, WorkersSeen,
-                 WorkerStarted, StartIsLate>;
+                 rdzv::JobEnd, rdzv::GroupBroken, rdzv::ReplaceWorker, rdzv::HoldSteps,
+                 rdzv::LeaveAt, StoreResult, WorkerEnded, StopSignal, PreemptSignal, TimerExpired,
+                 StacksTaken, RoundClosed, LeaderLost, LeaderReplaced, LeaderFound, CannotRun,
+                 StepTaken, WorkersCanRecover, WorkerRegrouped, WorkerHung, WorkerCannotRegroup,
+                 RegroupIsLate, WorkersSeen, WorkerStarted, StartIsLate, WorkersHeld, WorkerTold>;
 
 // ---- actions
 
@@ -152,11 +167,22 @@ struct SignalWorker {  // its whole process group
   int signal = 0;
   bool operator==(const SignalWorker&) const = default;
 };
-struct AskToLeave {  // asks the worker to finish its step and exit; no deadline
+// Tells the worker of a preemption: by its link, or by this signal if it handles that. No deadline.
+struct AskToLeave {
   int local_rank = 0;
-  // Sent instead to a worker that accepts no such request over its link; 0: what --preempt-signal names, or nothing.
+  // 0: what --preempt-signal names, if anything
   int signal = 0;
   bool operator==(const AskToLeave&) const = default;
+};
+// Each worker, and each that takes a place in this round, waits at its next step boundary; then report WorkersHeld.
+struct HoldWorkers {
+  Round round{};
+  bool operator==(const HoldWorkers&) const = default;
+};
+struct LetWorkersLeave {  // at this boundary; they go on until then
+  Round round{};
+  std::int64_t boundary = 1;
+  bool operator==(const LetWorkersLeave&) const = default;
 };
 struct
     TellGroupBroken {  // to the live workers: the one with this rank, here or on another node, is gone
@@ -246,6 +272,7 @@ struct Exit {
 using NodeAction =
     std::variant<OpenRoundStore, StartWorkers, SignalWorker, AskToLeave, TellGroupBroken, ArmTimer,
                  GraceOver, TakeStacks, CloseRound, CloseStore, TellLeader, Join, Announce, Finish,
-                 TakeStep, Exit, Replace, ShowLate, LookAtWorkers, WaitForSaving, ShowStarting>;
+                 TakeStep, Exit, Replace, ShowLate, LookAtWorkers, WaitForSaving, ShowStarting,
+                 HoldWorkers, LetWorkersLeave>;
 
 }  // namespace ddprun::agent

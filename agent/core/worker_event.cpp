@@ -10,13 +10,15 @@ using Decided = std::optional<NodeEvent>;
 Decided of(Round, const Started&) { return {}; }
 Decided of(Round round, const Executed& its) { return WorkerStarted{round, its.local_rank}; }
 Decided of(Round round, const NotStarted& its) {
-  return WorkerEnded{round, its.local_rank, std::nullopt};
+  return WorkerEnded{round, its.local_rank, std::nullopt, {}, /*has_left=*/true};
 }
 Decided of(Round round, const Closed&) { return RoundClosed{round}; }
 Decided of(Round, const Ending&) { return {}; }
 Decided of(Round, const Preempted&) { return {}; }  // AgentSignals sends the event
+Decided of(Round round, const ToldToLeave& its) { return WorkerTold{round, its.local_rank}; }
+Decided of(Round round, const Held& its) { return WorkersHeld{round, its.passed}; }
 Decided of(Round round, const Ended& its) {
-  WorkerEnded ended{round, its.end.local_rank, std::nullopt, its.replaceable};
+  WorkerEnded ended{round, its.end.local_rank, std::nullopt, its.replaceable, its.has_left};
   if (!its.end.status.is_success()) ended.failure = its.end;
   return ended;
 }

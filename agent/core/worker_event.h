@@ -45,10 +45,17 @@ struct Ending {
 struct Preempted {
   int signal = 0;
 };
+struct ToldToLeave {  // as WorkerTold
+  int local_rank = 0;
+};
+struct Held {  // as WorkersHeld
+  std::int64_t passed = 0;
+};
 // Follows Ending, when its error file is read. Or it could not be started, and nothing went before.
 struct Ended {
   rdzv::WorkerFailure end;  // also of a worker that has succeeded
   std::optional<Replaceable> replaceable = {};
+  bool has_left = false;  // as WorkerEnded has it
 };
 struct Killed {  // after its grace period
   int local_rank = 0;
@@ -97,9 +104,10 @@ struct KeeperReplaced {
   pid_t pid = 0;
 };
 
-using What = std::variant<Started, Executed, NotStarted, Closed, Ending, Preempted, Ended, Killed,
-                          StacksTaken, Stepped, ReplicasDiffer, CanRecover, CannotRegroup, Replaced,
-                          NotReplaced, Regrouped, Committed, KeeperReplaced>;
+using What =
+    std::variant<Started, Executed, NotStarted, Closed, Ending, Preempted, ToldToLeave, Held, Ended,
+                 Killed, StacksTaken, Stepped, ReplicasDiffer, CanRecover, CannotRegroup, Replaced,
+                 NotReplaced, Regrouped, Committed, KeeperReplaced>;
 
 }  // namespace worker_event
 

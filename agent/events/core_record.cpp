@@ -16,11 +16,12 @@ inline constexpr std::array<std::string_view, 8> kNames<EndStep>{
     "logs", "followers", "leader", "progress", "output", "report", "events", "console"};
 
 // In the order of NodeEvent, after the messages of the leader; in the order of LinkEvent.
-constexpr std::array<std::string_view, 20> kOwnEvents{
+constexpr std::array<std::string_view, 22> kOwnEvents{
     "store",          "worker_ended",    "stop_signal",  "preempt_signal",  "timer",
     "stacks_taken",   "round_closed",    "leader_lost",  "leader_replaced", "leader_found",
     "cannot_run",     "step_taken",      "can_recover",  "regrouped",       "worker_hung",
-    "cannot_regroup", "regroup_is_late", "workers_seen", "worker_started",  "start_is_late"};
+    "cannot_regroup", "regroup_is_late", "workers_seen", "worker_started",  "start_is_late",
+    "workers_held",   "worker_told"};
 constexpr std::array<std::string_view, 4> kLinkEvents{"disconnected", "resumed", "silent",
                                                       "turned_away"};
 
@@ -83,6 +84,7 @@ static void fields(auto& json, Is<StoreResult> auto& result) {
 static void fields(JsonWriter& json, const WorkerEnded& ended) {
   json("round", ended.round);
   json("local_rank", ended.local_rank);
+  json("has_left", ended.has_left);
   if (!ended.failure) return;
   put_message(json, "failure", rdzv::ToLeader(rdzv::WorkerFailed{ended.round, *ended.failure}));
   if (!ended.replaceable) return;
@@ -94,6 +96,7 @@ static void fields(JsonWriter& json, const WorkerEnded& ended) {
 static void fields(const JsonReader& json, WorkerEnded& ended) {
   json("round", ended.round);
   json("local_rank", ended.local_rank);
+  json.may_lack("has_left", ended.has_left);
   if (!json.object.contains("failure")) return;
   ended.failure = std::get<rdzv::WorkerFailed>(message_in<rdzv::ToLeader>(json, "failure")).failure;
   if (!json.object.contains("committed")) return;
@@ -155,11 +158,22 @@ static void fields(auto& json, Is<WorkerStarted> auto& started) {
 
 static void fields(auto& json, Is<StartIsLate> auto& late) { json("round", late.round); }
 
+static void fields(auto& json, Is<WorkersHeld> auto& held) {
+  json("round", held.round);
+  json("passed", held.passed);
+}
+
+static void fields(auto& json, Is<WorkerTold> auto& told) {
+  json("round", told.round);
+  json("local_rank", told.local_rank);
+}
+
 static void fields(auto& json, Is<WorkerSeen> auto& worker) {
   json("handles_stop", worker.handles_stop);
   json("has_gpu", worker.has_gpu);
   json("has_record", worker.has_record);
   json("in_call_ms", worker.in_call);
+  json.may_lack("leaves", worker.leaves);
 }
 
 static void fields(auto& json, Is<WorkersSeen> auto& seen) {

@@ -19,7 +19,10 @@ microseconds whole_us(steady_clock::duration duration) {
 // stopped.
 std::string_view reason_of(const NodeEvent& cause, bool has_local_failure) {
   if (std::holds_alternative<StopSignal>(cause)) return "signal";
-  if (std::holds_alternative<PreemptSignal>(cause)) return "preemption";
+  const auto* ended = std::get_if<WorkerEnded>(&cause);
+  if (std::holds_alternative<PreemptSignal>(cause) || (ended != nullptr && ended->has_left)) {
+    return "preemption";
+  }
   if (std::holds_alternative<LeaderLost>(cause)) return "leader_lost";
   if (std::holds_alternative<LeaderReplaced>(cause)) return "leader_replaced";
   if (std::holds_alternative<rdzv::DeclaredLost>(cause)) return "declared_lost";

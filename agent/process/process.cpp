@@ -24,6 +24,7 @@
 #include <iterator>
 #include <list>
 #include <optional>
+#include <span>
 #include <tuple>
 #include <utility>
 
@@ -263,6 +264,8 @@ class Starter {
     for (const int signal : handled_signals_) ::signal(signal, SIG_DFL);
     ::sigaction(SIGPIPE, &inherited_signals().pipe, nullptr);
     ::sigaction(SIGXFSZ, &inherited_signals().file_size, nullptr);
+    const int notice = spec_.preempt_signal;
+    if ((notice == SIGUSR1 || notice == SIGUSR2) && !runs_a_shell()) ::signal(notice, SIG_IGN);
     if (::setsid() < 0) ::setpgid(0, 0);  // refused: the group is what matters
     if (spec_.keeper_slot != nullptr) spec_.keeper_slot->store(::getpid());
     ::sigprocmask(SIG_SETMASK, &inherited_signals().mask, nullptr);
@@ -270,6 +273,16 @@ class Starter {
     ::execve(spec_.path.c_str(), const_cast<char* const*>(argv_.data()),
              const_cast<char* const*>(environment_.data()));
     refuse(errno);
+  }
+
+  // By itself, or by a program that executes its arguments (nice, env, numactl).
+  bool runs_a_shell() const {
+    constexpr std::size_t kWordsMax = 16;
+    const auto words = std::span(argv_).first(std::min(argv_.size(), kWordsMax));
+    return agent::runs_a_shell(spec_.path.c_str()) ||
+           std::ranges::any_of(words, [](const char* word) {
+             return word != nullptr && agent::runs_a_shell(word);
+           });
   }
 
   [[noreturn]] void refuse(int error, bool is_of_tracing = false) const {
@@ -400,6 +413,15 @@ class Worker final : public WorkerProcess {
 
   void signal_worker(int signal) override {
     if (!has_ended_) ::kill(pid_, signal);
+  }
+
+  bool give_notice(int signal) override {
+    if (has_ended_) return false;
+    if (handles(pid_, signal) || blocks(pid_, signal)) return ::kill(pid_, signal) == 0;
+    if (!is_shell(pid_)) return false;
+    const std::vector<pid_t> others = handlers_in_group(pid_, signal);
+    for (const pid_t pid : others) ::kill(pid, signal);
+    return !others.empty();
   }
 
   // A program that is not executed yet has nothing to save, and what holds it may let SIGKILL alone through.

@@ -36,7 +36,9 @@ struct ProcessSpec {
   int link_record_fd = -1;
   int link_snapshot_fd = -1;
   int link_mirror_fd = -1;  // of a prepared standby: the mirror of the worker that it may replace
-  // Written to the link's page for the worker, as link::Header has them.
+  // Written to the link's page for the worker, as link::Header has them. SIGUSR1 and SIGUSR2, which schedulers send to all
+  // processes of a job, are ignored by a worker that does not handle them, unless its command names a shell, whose `trap` could not take
+  // them then.
   int preempt_signal = 0;
   StepKind wanted_kind = StepKind::kProgram;
   std::int64_t wanted_step = 0;
@@ -73,6 +75,10 @@ class WorkerProcess {
   // To the whole process group, or to the worker alone. No effect after the worker has ended.
   virtual void signal_group(int signal) = 0;
   virtual void signal_worker(int signal) = 0;
+
+  // The signal of a preemption, to the worker if it handles or blocks it; to a shell's descendants that do, else. False: there
+  // is no such process, and none was signalled.
+  virtual bool give_notice(int signal) = 0;
 
   // The signal that asks the worker to end. A worker that handles it gets it alone: its children (loaders of data) serve
   // it until it has ended. Else, and for a shell, whose child may be the program that saves, the whole group gets it. A

@@ -31,20 +31,48 @@ pid_t group_of(pid_t pid, const std::string& proc) {
   return group;
 }
 
+bool names_a_shell(std::string_view path) {
+  constexpr std::array<std::string_view, 11> kShells{
+      "ash", "bash", "busybox", "csh", "dash", "fish", "ksh", "mksh", "sh", "tcsh", "zsh"};
+  return std::ranges::count(kShells, path.substr(path.rfind('/') + 1)) > 0;
+}
+
+// `mask`: as /proc has it, in hexadecimal digits.
+bool is_in(const std::string& mask, int signal) {
+  std::uint64_t bits = 0;
+  std::from_chars(mask.data(), mask.data() + mask.size(), bits, 16);
+  return (bits >> (signal - 1) & 1) != 0;
+}
+
 }  // namespace
 
 bool handles(pid_t pid, int signal, const std::string& proc) {
-  const std::string caught = signals_of(pid, pid, proc).caught;
-  std::uint64_t mask = 0;
-  std::from_chars(caught.data(), caught.data() + caught.size(), mask, 16);
-  return (mask >> (signal - 1) & 1) != 0;
+  return is_in(signals_of(pid, pid, proc).caught, signal);
+}
+
+bool blocks(pid_t pid, int signal, const std::string& proc) {
+  return is_in(signals_of(pid, pid, proc).blocked, signal);
 }
 
 bool is_shell(pid_t pid, const std::string& proc) {
-  constexpr std::array<std::string_view, 11> kShells{
-      "ash", "bash", "busybox", "csh", "dash", "fish", "ksh", "mksh", "sh", "tcsh", "zsh"};
-  const fs::path program = target_of(proc + "/" + std::to_string(pid) + "/exe");
-  return std::ranges::count(kShells, program.filename().string()) > 0;
+  return names_a_shell(target_of(proc + "/" + std::to_string(pid) + "/exe"));
+}
+
+bool runs_a_shell(const char* path) {
+  if (names_a_shell(path)) return true;
+  std::array<char, 256> begin{};
+  const int file = ::open(path, O_RDONLY | O_CLOEXEC);
+  const ssize_t size = file < 0 ? 0 : TEMP_FAILURE_RETRY(::read(file, begin.data(), begin.size()));
+  if (file >= 0) ::close(file);
+  std::string_view line(begin.data(), static_cast<std::size_t>(std::max<ssize_t>(size, 0)));
+  if (!line.starts_with("#!")) return false;
+  line = line.substr(2, line.find('\n') - 2);
+  while (!line.empty()) {  // "/usr/bin/env -S bash -e"
+    const std::string_view word = line.substr(0, line.find(' '));
+    if (names_a_shell(word)) return true;
+    line.remove_prefix(std::min(line.size(), word.size() + 1));
+  }
+  return false;
 }
 
 bool has_gpu(pid_t pid, const std::string& proc) {

@@ -11,6 +11,12 @@ namespace ddprun::agent {
 // The process has a handler of its own for the signal. False also if there is no such process.
 bool handles(pid_t pid, int signal, const std::string& proc = "/proc");
 
+// Its main thread blocks the signal, and may wait for it.
+bool blocks(pid_t pid, int signal, const std::string& proc = "/proc");
+
+// The file is a shell, or a script for one. System calls only, and no memory is allocated: for a child between fork and exec.
+bool runs_a_shell(const char* path);
+
 // It runs a shell, also one that was started by the first line of a script.
 bool is_shell(pid_t pid, const std::string& proc = "/proc");
 

@@ -1,9 +1,11 @@
 #include "agent/process/worker_link.h"
 
 #include <fcntl.h>
+#include <linux/futex.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -14,7 +16,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <tuple>
+#include <type_traits>
 #include <utility>
 
 #include "rendezvous/common/descriptor_message.h"
@@ -51,22 +55,36 @@ bool is_set(int page, std::size_t offset) {
          number != 0;
 }
 
-// Memory of the worker's, mapped only while it is read.
-template <typename T>
+// Memory of the worker's, mapped only while it is used.
+template <typename T, int kProtection = PROT_READ>
 class Mapped {
  public:
-  explicit Mapped(int fd) : memory_(::mmap(nullptr, sizeof(T), PROT_READ, MAP_SHARED, fd, 0)) {}
+  explicit Mapped(int fd) : memory_(::mmap(nullptr, sizeof(T), kProtection, MAP_SHARED, fd, 0)) {}
   ~Mapped() {
     if (memory_ != MAP_FAILED) ::munmap(memory_, sizeof(T));
   }
   Mapped(const Mapped&) = delete;
   Mapped& operator=(const Mapped&) = delete;
 
-  const T* get() const { return memory_ == MAP_FAILED ? nullptr : static_cast<const T*>(memory_); }
+  using Memory = std::conditional_t<kProtection == PROT_READ, const T, T>;
+  Memory* get() const { return memory_ == MAP_FAILED ? nullptr : static_cast<Memory*>(memory_); }
 
  private:
   void* memory_;
 };
+
+// What the worker has written of its boundaries.
+struct WrittenBoundaries {
+  std::int64_t passed = 0;
+  std::uint32_t takes_part = 0;
+  std::uint32_t has_left = 0;
+};
+WrittenBoundaries boundaries_of(int page_fd) {
+  const Mapped<link::Page> page(page_fd);
+  if (page.get() == nullptr) return {};
+  const link::Boundaries& shared = page.get()->boundaries;
+  return {shared.passed, shared.takes_part, shared.has_left};
+}
 
 // Memory with a sealed size, so the worker cannot shrink it and make the agent fault while reading.
 Result<UniqueFd> make_memory(const char* name, std::size_t bytes) {
@@ -119,6 +137,24 @@ bool WorkerLink::ask_to_leave() {
   read_messages();  // there may be a hello that was not read yet
   send_leave();
   return was_told_ && socket_.is_open();
+}
+
+bool WorkerLink::asks_at_boundaries() const { return boundaries_of(page_.get()).takes_part != 0; }
+
+bool WorkerLink::has_left() const {
+  return (was_told_ && !notes_that_it_leaves_) || boundaries_of(page_.get()).has_left != 0;
+}
+
+std::int64_t WorkerLink::boundary_passed() const { return boundaries_of(page_.get()).passed; }
+
+void WorkerLink::set(const Boundaries& boundaries) {
+  const Mapped<link::Page, PROT_READ | PROT_WRITE> page(page_.get());
+  if (page.get() == nullptr) return;
+  link::Boundaries& shared = page.get()->boundaries;
+  shared.leave_at = boundaries.leave_at;
+  shared.state = static_cast<std::uint32_t>(boundaries.state);
+  ::syscall(SYS_futex, &shared.state, FUTEX_WAKE, std::numeric_limits<int>::max(), nullptr, nullptr,
+            0);
 }
 
 void WorkerLink::tell_group_broken(Round round, int rank) {
@@ -304,6 +340,7 @@ bool WorkerLink::on_message(Packet& packet) {
   switch (kind) {
     case link::Kind::kHello:
       taken_ = head.requests;
+      notes_that_it_leaves_ = head.version >= link::kBoundariesSince;
       send_leave();
       hooks_.hello();
       return true;

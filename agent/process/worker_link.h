@@ -55,6 +55,17 @@ class WorkerLink : public std::enable_shared_from_this<WorkerLink> {
 
   // False: use a signal instead; the request is kept, and sent if the worker opens its link later.
   bool ask_to_leave();
+  bool asks_at_boundaries() const;  // whether it is to leave, so that it is told by set()
+  // It was asked to leave, and leaves because of that; also valid after its end.
+  bool has_left() const;
+
+  // What all workers of the round are told of their step boundaries (link::Boundaries).
+  struct Boundaries {
+    link::BoundaryState state = link::BoundaryState::kGoOn;
+    std::int64_t leave_at = 0;
+  };
+  void set(const Boundaries& boundaries);
+  std::int64_t boundary_passed() const;  // the last one; a worker may write anything there
 
   // The worker has said that its program can be a zygote, and may have closed its link since.
   bool can_be_zygote() const { return (taken_ & link::kCanBeZygote) != 0; }
@@ -114,7 +125,8 @@ class WorkerLink : public std::enable_shared_from_this<WorkerLink> {
   std::uint32_t taken_ = 0;  // requests that the worker accepts, from its last hello
   bool has_refused_ = false;
   bool must_leave_ = false;
-  bool was_told_ = false;  // kLeave was sent
+  bool was_told_ = false;              // kLeave was sent
+  bool notes_that_it_leaves_ = false;  // on the page; programs of earlier releases do not
   rdzv::UniqueFd mirror_;
   const Lifetime lifetime_;
 };

@@ -250,6 +250,8 @@ Result<void> StandbyPool::try_to_start_zygote() {
   ProcessSpec spec;
   spec.path = job_.program.path;
   spec.argv = worker_arguments(job_.program, 0);
+  spec.preempt_signal =
+      job_.preempt_signal.value_or(0);  // as its standbys have it, which become workers
   ChildEnvironment environment = zygote_environment(job_);
   environment.set(kAgentVariable, agent_id_);
   environment.set(zygote::kSocketVariable, std::to_string(sockets->second.get()));

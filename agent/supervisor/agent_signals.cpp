@@ -11,7 +11,6 @@
 #include "rendezvous/common/exit_status.h"
 #include "rendezvous/common/foreign_text.h"
 #include "rendezvous/common/text/durations.h"
-#include "rendezvous/common/text/ranks.h"
 
 namespace ddprun::agent {
 namespace {
@@ -122,10 +121,6 @@ void AgentSignals::preempted_by(const Notice& notice) {
   notice_ = "a notice: " + notice.sentence;
   parts_.log.warn(text + ": the job is preempted, workers are asked to leave");
   post_(PreemptSignal{});
-  if (untold_.empty()) return;
-  parts_.log.warn(ranks_in_words(std::exchange(untold_, {})) +
-                  " cannot be asked: the program has not said that it takes such a request, and "
-                  "--preempt-signal names no signal for it");
 }
 
 void AgentSignals::on_control_signal(int signal) {

@@ -35,8 +35,6 @@ class AgentSignals {
   // A preemption signal has come to this agent, or has ended one of its workers. Once is enough.
   void preempted_by(int signal);
   void preempted_by(const Notice& notice);
-  // The worker takes no request to leave, and there is no signal for it.
-  void cannot_tell(int rank) { untold_.push_back(rank); }
   // Call it when the event loop does not run any more: a late signal must not become the exit code of this process. No
   // thread but this one takes signals.
   void block_notices() const;
@@ -62,7 +60,6 @@ class AgentSignals {
   std::string escalation_;
   bool is_preempted_ = false;
   std::string notice_;
-  std::vector<int> untold_;
 };
 
 }  // namespace ddprun::agent

@@ -62,9 +62,10 @@ class Supervisor {
   void perform(const StartWorkers& action);
   void perform(const SignalWorker& action) { workers_.signal(action.local_rank, action.signal); }
   void perform(const AskToLeave& action) {
-    if (workers_.ask_to_leave(action.local_rank, action.signal)) return;
-    signals_.cannot_tell(workers_.view().rank_of(action.local_rank));
+    workers_.ask_to_leave(action.local_rank, action.signal);
   }
+  void perform(const HoldWorkers&) { workers_.hold_at_boundary(); }
+  void perform(const LetWorkersLeave& action) { workers_.let_leave(action.boundary); }
   void perform(const TellGroupBroken& action) { workers_.tell_group_broken(action.rank); }
   void perform(const ArmTimer& action) {
     timer_.arm(action.after, [this, timer = action.timer] { post(TimerExpired{timer}); });

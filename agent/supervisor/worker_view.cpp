@@ -64,6 +64,7 @@ std::vector<WorkerSeen> WorkerView::look(int signal) const {
     WorkerSeen& its = seen[static_cast<std::size_t>(local_rank)];
     its.handles_stop = handles(process->pid(), signal);
     its.has_gpu = has_gpu(process->pid());
+    its.leaves = worker(local_rank).link && worker(local_rank).link->has_left();
     its.has_record = !groups.empty();
     if (!groups.empty() && groups.front().at && !groups.front().at->is_over) {
       its.in_call = std::chrono::duration_cast<std::chrono::milliseconds>(groups.front().at->since);

@@ -36,6 +36,10 @@ struct Worker {
   std::string hang = {};  // the verdict upon which it is killed; empty: there is none
   std::string hang_stack = {};
   std::string asked_by = {};  // the request upon which it is killed; empty: there is none
+  // It is to be told of a preemption, by this signal or by its link; 0: by its link alone. None: it is not to be told.
+  std::optional<int> leave_signal = {};
+  bool was_told_to_leave = false;  // by either
+  bool was_signalled_to_leave = false;
 };
 
 class WorkerView {

@@ -23,6 +23,9 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr std::chrono::milliseconds kErrorFileLimit = 2s;  // a failure waits for its file
+// Whether a worker reacts to a preemption is looked at so often, and said after so many looks.
+constexpr std::chrono::milliseconds kLookAgain = 1s;
+constexpr int kLooksUntilWord = 5;
 
 void add_error(rdzv::WorkerFailure& failure, const WorkerError& error, const std::string& file) {
   failure.error_file = file;
@@ -63,6 +66,7 @@ Workers::Workers(AgentParts parts, std::optional<Keeper>& keeper, OnEvent on_eve
       view_(job_, round_, workers_),
       replacement_(job_.local_world_size),
       close_timer_(parts_.io),
+      leave_timer_(parts_.io),
       stacks_(parts_, view_) {
   if (job_.standbys.prepares) output_.keep_files_of_rounds();
 }
@@ -126,6 +130,8 @@ void Workers::begin(const rdzv::RoundStart& start, WantedSteps wanted_steps) {
   round_ = start;
   wanted_steps_ = std::move(wanted_steps);
   is_stopping_ = false;
+  boundaries_ = {};
+  leave_timer_.cancel();
   grace_.reset();
   replacement_.round_begins();
   for (Worker& each : workers_) each.before.reset();
@@ -323,14 +329,79 @@ void Workers::signal(int local_rank, int signal) {
   asks_to_end ? process->stop(signal) : process->signal_group(signal);
 }
 
-bool Workers::ask_to_leave(int local_rank, int signal) {
+void Workers::ask_to_leave(int local_rank, int signal) {
   do_not_start();
-  const Worker& asked = worker(local_rank);
-  if (!asked.process || (asked.link && asked.link->ask_to_leave())) return true;
-  const int sent = signal != 0 ? signal : job_.preempt_signal.value_or(0);
-  if (sent == 0) return false;         // SIGUSR1 would end a program that does not expect it
-  asked.process->signal_worker(sent);  // not to its children: they may not handle the signal
-  return true;
+  if (!worker(local_rank).process) return;
+  worker(local_rank).leave_signal = signal != 0 ? signal : job_.preempt_signal.value_or(0);
+  if (!tell_to_leave(local_rank) && !leave_timer_.is_armed())
+    look_whether_all_are_told(/*looks=*/0);
+}
+
+// False: it does not react, at least for now.
+bool Workers::tell_to_leave(int local_rank) {
+  Worker& asked = worker(local_rank);
+  if (!asked.process || !asked.leave_signal || asked.was_told_to_leave) return true;
+  const int signal = *asked.leave_signal;
+  if (asked.link && asked.link->asks_at_boundaries()) return asked.was_told_to_leave = true;
+  asked.was_told_to_leave = asked.link && asked.link->ask_to_leave();
+  if (!asked.was_told_to_leave && signal != 0 && !asked.is_starting) {
+    asked.was_signalled_to_leave = asked.was_told_to_leave = asked.process->give_notice(signal);
+  }
+  if (asked.was_told_to_leave) emit(worker_event::ToldToLeave{local_rank});
+  return asked.was_told_to_leave;
+}
+
+// A program may take some time until it can be told.
+void Workers::look_whether_all_are_told(int looks) {
+  bool are_all_told = true;
+  for (int local_rank = 0; local_rank < count(); ++local_rank)
+    are_all_told &= tell_to_leave(local_rank);
+  if (are_all_told) return;
+  if (looks == kLooksUntilWord) parts_.log.warn(who_does_not_react());
+  leave_timer_.arm(kLookAgain, [this, looks] { look_whether_all_are_told(looks + 1); });
+}
+
+std::string Workers::who_does_not_react() const {
+  std::vector<int> ranks;
+  int signal = 0;
+  for (int local_rank = 0; local_rank < count(); ++local_rank) {
+    const Worker& each = worker(local_rank);
+    if (!each.process || !each.leave_signal || each.was_told_to_leave) continue;
+    ranks.push_back(view_.rank_of(local_rank));
+    signal = *each.leave_signal;
+  }
+  const bool is_one = ranks.size() == 1;
+  return printable(ranks_in_words(ranks)) + (is_one ? " does" : " do") +
+         " not react to the preemption, and " + (is_one ? "runs" : "run") +
+         " on until the scheduler ends the job: nothing is saved for it. To save and leave in "
+         "time, call "
+         "ddprun.should_leave() after each step, or give on_leave to ddprun.recoverable()" +
+         (signal != 0 ? ", or handle " + signal_name(signal) : "");
+}
+
+void Workers::hold_at_boundary() {
+  set_boundaries({.state = link::BoundaryState::kHold});
+  std::int64_t passed = 0;
+  for (const Worker& each : workers_) {
+    if (each.process && each.link) passed = std::max(passed, each.link->boundary_passed());
+  }
+  emit(worker_event::Held{passed});
+}
+
+void Workers::let_leave(std::int64_t boundary) {
+  set_boundaries({.state = link::BoundaryState::kLeave, .leave_at = boundary});
+  for (int local_rank = 0; local_rank < count(); ++local_rank) {
+    Worker& each = worker(local_rank);
+    if (each.process && !each.leave_signal) each.leave_signal = 0;
+    tell_to_leave(local_rank);
+  }
+}
+
+void Workers::set_boundaries(const WorkerLink::Boundaries& boundaries) {
+  boundaries_ = boundaries;
+  for (const Worker& each : workers_) {
+    if (each.process && each.link) each.link->set(boundaries);
+  }
 }
 
 void Workers::tell_group_broken(int rank) {
@@ -381,7 +452,10 @@ void Workers::worker_ended(int local_rank, ExitStatus status, pid_t pid) {
   output_.ended(local_rank);
   rdzv::WorkerFailure end = failure_of(local_rank, status, pid);
   const bool is_preempted = job_.preempt_signal && status.signal == job_.preempt_signal;
-  end.was_told_to_stop = is_stopping_ || is_preempted;
+  const Worker& ending = worker(local_rank);
+  const bool has_left =
+      is_preempted || ending.was_signalled_to_leave || (ending.link && ending.link->has_left());
+  end.was_told_to_stop = is_stopping_ || is_preempted || (has_left && status.is_success());
   emit(worker_event::Ending{local_rank, status, end.was_told_to_stop});
   death_watch_.forget(pid);
   Worker ended = std::exchange(worker(local_rank), Worker());
@@ -396,21 +470,21 @@ void Workers::worker_ended(int local_rank, ExitStatus status, pid_t pid) {
     end.killed_for_memory = oom_watch_.take_kill();
   }
   if (status.is_success() || ended.error_file.empty() || ended.not_started) {
-    return report_end(std::move(end));
+    return report_end(std::move(end), has_left);
   }
   files_.run<std::optional<WorkerError>>(
       kErrorFileLimit, [file = ended.error_file] { return read_error_file(file); },
-      [this, end = std::move(end),
+      [this, end = std::move(end), has_left,
        file = ended.error_file](std::optional<std::optional<WorkerError>> read) {
         rdzv::WorkerFailure known = end;
         if (!read) parts_.log.warn(file + " cannot be read: its file system does not answer");
         if (read && *read) add_error(known, **read, file);
-        report_end(std::move(known));
+        report_end(std::move(known), has_left);
       });
 }
 
-void Workers::report_end(rdzv::WorkerFailure end) {
-  worker_event::Ended event{std::move(end), std::nullopt};
+void Workers::report_end(rdzv::WorkerFailure end, bool has_left) {
+  worker_event::Ended event{std::move(end), std::nullopt, has_left};
   if (event.end.status.is_success()) {
     standbys_.round_is_over();  // no worker is replaced from now on: the part of this one is done
   } else {
@@ -586,6 +660,7 @@ bool Workers::take_place(int local_rank, const Replace& what) {
                         .link = std::move(taken->link),
                         .number = number,
                         .error_file = std::move(taken->error_file)};
+  worker(local_rank).link->set(boundaries_);
   replacement_.took_place(local_rank);
   return true;
 }

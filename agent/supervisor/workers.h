@@ -69,13 +69,18 @@ class Workers {
   void begin(const rdzv::RoundStart& start, WantedSteps wanted_steps);
   // From now on workers end because they are told to, until the next round begins.
   void round_stops() {
+    if (boundaries_.state == link::BoundaryState::kHold) set_boundaries({});
     is_stopping_ = true;
     replacement_.round_stops();
   }
   // If the workers still wait for their log files, they are not started, and WorkerEnded follows.
   void signal(int local_rank, int signal);
-  // `signal`: as in AskToLeave. False: nothing tells it.
-  bool ask_to_leave(int local_rank, int signal);
+  // WorkerTold follows, when the worker takes requests over its link or handles the signal; `signal`: as in AskToLeave.
+  // One that does neither runs on, and a line says so.
+  void ask_to_leave(int local_rank, int signal);
+  // WorkersHeld follows.
+  void hold_at_boundary();
+  void let_leave(std::int64_t boundary);
   // To the live workers that have a link.
   void tell_group_broken(int rank);
   // The prepared standby takes the place of the worker that has ended, if the rank is here; else, or
@@ -130,6 +135,10 @@ class Workers {
 
   void start_all(Result<void> files);
   void do_not_start();
+  bool tell_to_leave(int local_rank);
+  void look_whether_all_are_told(int looks);
+  std::string who_does_not_react() const;
+  void set_boundaries(const WorkerLink::Boundaries& boundaries);
   Result<void> start_one(int local_rank);
   WorkerIdentity identity_of(int local_rank) const;
   StandbyPool::Blueprint blueprint(int local_rank, const std::string& error_file);
@@ -146,7 +155,7 @@ class Workers {
   void on_end(int local_rank, std::uint64_t number, ExitStatus status);
   void worker_ended(int local_rank, ExitStatus status, pid_t pid);
   void go_on_closing();
-  void report_end(rdzv::WorkerFailure end);
+  void report_end(rdzv::WorkerFailure end, bool has_left);
   rdzv::WorkerFailure failure_of(int local_rank, ExitStatus status, pid_t pid) const;
 
   // ---- replacement in place
@@ -186,8 +195,10 @@ class Workers {
   bool is_closing_ = false;
   bool spares_orphans_ = false;
   Timer close_timer_;
-  bool is_about_to_start_ = false;  // when their log files are open, and standbys wait for them
-  bool is_stopping_ = false;        // the round
+  bool is_about_to_start_ = false;     // when their log files are open, and standbys wait for them
+  bool is_stopping_ = false;           // the round
+  WorkerLink::Boundaries boundaries_;  // as the workers of this round have them
+  Timer leave_timer_;
   std::optional<std::chrono::milliseconds> grace_;  // once it is over in this round
   NodeStacks stacks_;
 };

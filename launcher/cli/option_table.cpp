@@ -122,8 +122,10 @@ constexpr std::array<OptionSpec, kOptionCount> kTable{{
     {kSignalsToHandle, "signals-to-handle", "NAME,...", "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
      "signals that stop the job; they are passed on to the workers", kList},
     {kPreemptSignal, "preempt-signal", "NAME", "",
-     "signal by which the scheduler announces a preemption: workers leave at the next step, and "
-     "the exit code 113 asks for a requeue; SIGUSR1 under Slurm",
+     "signal by which the scheduler announces a preemption: workers that ask for it "
+     "(should_leave) or handle it leave at the next step, and the exit code 113 asks for a "
+     "requeue; "
+     "others run on; SIGUSR1 under Slurm",
      kValue, kOwn},
     {kPreemptNotice, "preempt-notice", "aws|gcp|azure|CMD", "",
      "ask the metadata service of a cloud every 5 seconds whether this instance is about to be "

@@ -42,10 +42,11 @@ std::string each_of(const std::vector<rdzv::WorkerFailure>& failures, const std:
 
 // The texts of what has no more to tell than the round or the sentence that it holds, if any.
 const char* text_of(const rdzv::SomeWorkersDone&) { return "SomeWorkersDone"; }
-const char* text_of(const rdzv::WorkersDone&) { return "WorkersDone"; }
 const char* text_of(const rdzv::NodeStuck&) { return "NodeStuck"; }
 const char* text_of(const rdzv::Goodbye&) { return "Goodbye"; }
 const char* text_of(const rdzv::WorkersRecover&) { return "WorkersRecover"; }
+const char* text_of(const rdzv::LeaveWanted&) { return "LeaveWanted"; }
+const char* text_of(const rdzv::HoldSteps&) { return "HoldSteps"; }
 const char* text_of(const rdzv::Refused&) { return "Refused"; }
 const char* text_of(const rdzv::Warning&) { return "Warning"; }
 const char* text_of(const rdzv::OpenStore&) { return "OpenStore"; }
@@ -62,6 +63,7 @@ const char* text_of(const CannotRun&) { return "cannot run"; }
 const char* text_of(const OpenRoundStore&) { return "open the store"; }
 const char* text_of(const LookAtWorkers&) { return "look at the workers that still run"; }
 const char* text_of(const TakeStacks&) { return "take the stacks of the workers"; }
+const char* text_of(const HoldWorkers&) { return "hold the workers at their next step boundary"; }
 const char* text_of(const CloseStore&) { return "close the store"; }
 const char* text_of(const Exit&) { return "exit"; }
 
@@ -89,6 +91,10 @@ struct Words {
   std::string operator()(const rdzv::WorkerFailed& failed) const {
     return "WorkerFailed" + of_round(failed.round) + ": " + describe(failed.failure);
   }
+  std::string operator()(const rdzv::WorkersDone& done) const {
+    return "WorkersDone" + of_round(done.round) +
+           (done.has_left ? ", because of a preemption" : "");
+  }
   std::string operator()(const rdzv::RoundStopped& stopped) const {
     return "RoundStopped" + of_round(stopped.round) + each_of(stopped.failures, ", meanwhile ") +
            ended_with_zero(stopped.done);
@@ -113,6 +119,9 @@ struct Words {
   }
   std::string operator()(const rdzv::CannotRegroup& refusal) const {
     return "CannotRegroup" + of_round(refusal.round) + in_generation(refusal.generation);
+  }
+  std::string operator()(const rdzv::StepsHeld& held) const {
+    return "StepsHeld" + of_round(held.round) + ", boundary " + to_string(held.passed) + " passed";
   }
 
   // leader to agent
@@ -146,6 +155,9 @@ struct Words {
            ": rank " + to_string(replace.rank) + ", restarts " + to_string(replace.restarts) +
            " of " + to_string(replace.max_restarts);
   }
+  std::string operator()(const rdzv::LeaveAt& leave) const {
+    return "LeaveAt" + of_round(leave.round) + ": boundary " + to_string(leave.boundary);
+  }
   std::string operator()(const rdzv::JobEnd& end) const { return "JobEnd: " + of(end.outcome); }
 
   // the agent's own
@@ -156,7 +168,8 @@ struct Words {
   }
   std::string operator()(const WorkerEnded& ended) const {
     const std::string who = "local rank " + to_string(ended.local_rank) + of_round(ended.round);
-    if (!ended.failure) return who + " ended with 0";
+    if (!ended.failure)
+      return who + " ended with 0" + (ended.has_left ? ", because of a preemption" : "");
     return who + (ended.replaceable ? " failed and can be replaced: " : " failed: ") +
            describe(*ended.failure);
   }
@@ -166,6 +179,14 @@ struct Words {
   }
   std::string operator()(const StartIsLate& late) const {
     return "the workers" + of_round(late.round) + " have had their time to start";
+  }
+  std::string operator()(const WorkersHeld& held) const {
+    return "the workers" + of_round(held.round) +
+           " wait at their next step boundary, and have passed " + to_string(held.passed);
+  }
+  std::string operator()(const WorkerTold& told) const {
+    return "local rank " + to_string(told.local_rank) + of_round(told.round) +
+           " was told of a preemption";
   }
   std::string operator()(const WorkersCanRecover& can) const {
     return "all workers" + of_round(can.round) + " can recover";
@@ -196,7 +217,7 @@ struct Words {
           (!worker.has_record ? "has no record of its collectives"
            : worker.in_call ? "is in a collective for " + to_string(worker.in_call->count()) + " ms"
                             : "is in no collective") +
-          (worker.has_gpu ? ", has a GPU open" : "");
+          (worker.has_gpu ? ", has a GPU open" : "") + (worker.leaves ? ", leaves" : "");
     }
     return text;
   }
@@ -223,7 +244,10 @@ struct Words {
   }
   std::string operator()(const AskToLeave& ask) const {
     return "ask local rank " + to_string(ask.local_rank) + " to leave at its next step" +
-           (ask.signal == 0 ? "" : ", or send " + signal_name(ask.signal));
+           (ask.signal != 0 ? ", or send " + signal_name(ask.signal) : "");
+  }
+  std::string operator()(const LetWorkersLeave& let) const {
+    return "let the workers leave at step boundary " + to_string(let.boundary);
   }
   std::string operator()(const TellGroupBroken& tell) const {
     return "tell the workers that rank " + to_string(tell.rank) + " is gone";

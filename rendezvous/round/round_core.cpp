@@ -293,9 +293,12 @@ void RoundCore::stop_after(NodeId node, WorkerFailure cause, std::string why_las
 
 void RoundCore::on(NodeId from, const SomeWorkersDone&) { workers_ended_on(from); }
 
-void RoundCore::on(NodeId from, const WorkersDone&) {
+void RoundCore::on(NodeId from, const WorkersDone& done) {
   workers_ended_on(from);
-  if (auto* running = std::get_if<Running>(&state_)) running->done.insert(from);
+  auto* running = std::get_if<Running>(&state_);
+  if (running == nullptr) return;
+  running->done.insert(from);
+  running->has_left |= done.has_left;
 }
 
 void RoundCore::workers_ended_on(NodeId node) {
@@ -351,9 +354,7 @@ void RoundCore::replace(Running& running, NodeId node, const WorkerReplaceable& 
       round_,     running.replacements.generation, failed.failure.rank, failed.failure,
       restarts(), policy_.max_restarts()};
   order.failure.stderr_tail.clear();
-  for (const NodeId id : members_.group()) {
-    if (members_.has(id)) out_.push_back({id, order});
-  }
+  tell_group(order);
 }
 
 void RoundCore::on(NodeId from, const Regrouped& regrouped) {
@@ -388,6 +389,31 @@ void RoundCore::stop_replacing(Running& running, const std::optional<WorkerFailu
   stopping.add_consequences(under_way.others, consequences_max());
   if (last) stopping.add_consequences({*last}, consequences_max());
   stop_round(std::move(stopping));
+}
+
+// ---- all workers leave at the same step
+
+void RoundCore::on(NodeId, const LeaveWanted&) {
+  auto* running = std::get_if<Running>(&state_);
+  if (running == nullptr || !running->leave.wanted()) return;
+  because(
+      "a node is preempted, and its workers finish their step together with those of the others");
+  tell_group(HoldSteps{round_});
+}
+
+void RoundCore::on(NodeId from, const StepsHeld& held) {
+  auto* running = std::get_if<Running>(&state_);
+  if (running == nullptr) return;
+  const auto boundary = running->leave.held(from, held.passed, members_.group().size());
+  if (!boundary) return;
+  because("no worker has passed this boundary, and each comes to it");
+  tell_group(LeaveAt{round_, *boundary});
+}
+
+void RoundCore::tell_group(const ToAgent& message) {
+  for (const NodeId id : members_.group()) {
+    if (members_.has(id)) out_.push_back({id, message});
+  }
 }
 
 void RoundCore::on(NodeId from, const RoundStopped& stopped) {
@@ -620,8 +646,9 @@ void RoundCore::go_on(Running& running) {
     return stop_replacing(running);
   }
   if (running.done.size() == members_.group().size()) {
-    because("every worker of every node has ended with 0");
-    end(JobOutcome{});
+    because(running.has_left ? "workers have left, and no node says that it is preempted"
+                             : "every worker of every node has ended with 0");
+    end(running.has_left ? stopped_by({.signal = 0, .is_preemption = true}, {}) : JobOutcome{});
   } else if (!running.are_some_done && members_.has_room() && members_.has_connected_outsider()) {
     because("there is room for the node that arrived, and no worker has finished yet");
     next_.after_arrival = true;

@@ -27,8 +27,10 @@
 //   WorkersRecover   ignore            ignore          ignore              note                ignore              ignore
 //   Regrouped        ignore            ignore          ignore              count (3)           ignore              ignore
 //   CannotRegroup    ignore            ignore          ignore              ignore; stop (3)    ignore              ignore
+//   LeaveWanted      ignore            ignore          ignore              HoldSteps (5)       ignore              ignore
+//   StepsHeld        ignore            ignore          ignore              all: LeaveAt (5)    ignore              ignore
 //   SomeWorkersDone  ignore            ignore          ignore              newcomers wait (3)  ignore              ignore
-//   WorkersDone      ignore            ignore          ignore              count (3); all: end(0) ignore           ignore
+//   WorkersDone      ignore            ignore          ignore              count (3); all: end (6) ignore          ignore
 //   RoundStopped     ignore            ignore          ignore              ignore              count; all: settle  ignore
 //   NodeLeaving      remove            remove          remove; host gone   remove; stop        remove; count       ignore
 //     of own node    end(Stopped)      end(Stopped)    end(Stopped)        stop                leave; then end     ignore
@@ -58,6 +60,9 @@
 //   (4) the agent is connected and does not answer (answer_timeout, stop_margin): removed, and told DeclaredLost. Our own
 //       node: Opening: end(CannotRun); Stopping: no time limit, since a preempted one leaves its workers their time. A
 //       leader that was paused itself waits again
+//   (5) as leave_agreement.h says, to all nodes of the round
+//   (6) with success; if workers of a node have left because of a preemption, and no node says that it is preempted, with the
+//       outcome of one
 //
 // clang-format on
 //
@@ -86,6 +91,7 @@
 
 #include "rendezvous/common/clock.h"
 #include "rendezvous/round/gathering.h"
+#include "rendezvous/round/leave_agreement.h"
 #include "rendezvous/round/membership.h"
 #include "rendezvous/round/peer_requests.h"
 #include "rendezvous/round/replacements.h"
@@ -182,7 +188,9 @@ class RoundCore {
     CoreTime since;
     std::set<NodeId> done;
     bool are_some_done = false;  // a worker ended with 0: its work must not be repeated
+    bool has_left = false;       // workers of a node have left because of a preemption
     Replacements replacements = {};
+    LeaveAgreement leave = {};
   };
   struct Ended {
     JobOutcome outcome;
@@ -226,6 +234,8 @@ class RoundCore {
   void on(NodeId from, const WorkerReplaceable& failed);
   void on(NodeId from, const Regrouped& regrouped);
   void on(NodeId from, const CannotRegroup& refusal);
+  void on(NodeId from, const LeaveWanted& wanted);
+  void on(NodeId from, const StepsHeld& held);
   void on(NodeId node, const NodeDisconnected& event);
   void on(NodeId node, const NodeResumed& event);
   void on(NodeId node, const NodeSilent& event);
@@ -258,6 +268,7 @@ class RoundCore {
   void open_round();
   void open_round_or_gather();
   void announce_round(std::uint16_t port);
+  void tell_group(const ToAgent& message);
   void tell_of_break(int rank, std::optional<NodeId> knows);
   Replacements::Situation as_seen(const Running& running, const WorkerFailure& failure) const;
   void replace(Running& running, NodeId node, const WorkerReplaceable& failed);

@@ -145,8 +145,12 @@ struct WorkerFailed {
 };
 // The first worker of this node ended with 0: newcomers must wait now.
 struct SomeWorkersDone : OfRound {};
-// All workers of this node ended with 0.
-struct WorkersDone : OfRound {};
+// All workers of this node have ended.
+struct WorkersDone {
+  Round round{};
+  bool has_left = false;  // because another node is preempted; else each ended with 0
+  bool operator==(const WorkersDone&) const = default;
+};
 struct RoundStopped {  // the answer to RoundStop: no worker of this node is left
   Round round{};
   std::vector<WorkerFailure> failures;  // of workers that ended while stopping
@@ -198,10 +202,18 @@ struct CannotRegroup {
   std::uint32_t generation = 0;
   bool operator==(const CannotRegroup&) const = default;
 };
-using ToLeader =
-    std::variant<NodeHello, StoreOpened, StoreNotOpened, WorkerFailed, SomeWorkersDone, WorkersDone,
-                 RoundStopped, NodeLeaving, NodeStuck, Goodbye, RestartAsked, StopAsked,
-                 WorkersRecover, WorkerReplaceable, Regrouped, CannotRegroup>;
+// This node is preempted while its workers run: all workers of the round are to leave at the same step boundary.
+struct LeaveWanted : OfRound {};
+// The answer to HoldSteps. No worker of this node passes a boundary behind this one before LeaveAt comes.
+struct StepsHeld {
+  Round round{};
+  std::int64_t passed = 0;  // the last boundary that a worker of this node has passed; 0: none
+  bool operator==(const StepsHeld&) const = default;
+};
+using ToLeader = std::variant<NodeHello, StoreOpened, StoreNotOpened, WorkerFailed, SomeWorkersDone,
+                              WorkersDone, RoundStopped, NodeLeaving, NodeStuck, Goodbye,
+                              RestartAsked, StopAsked, WorkersRecover, WorkerReplaceable, Regrouped,
+                              CannotRegroup, LeaveWanted, StepsHeld>;
 
 // ---- leader to agent
 
@@ -281,7 +293,16 @@ struct ReplaceWorker {
   int max_restarts = 0;
   bool operator==(const ReplaceWorker&) const = default;
 };
-using ToAgent = std::variant<Refused, Warning, WaitForNodes, WaitAsSpare, OpenStore, RoundStart,
-                             RoundStop, DeclaredLost, JobEnd, GroupBroken, ReplaceWorker>;
+// To every node of the round: each worker waits at its next step boundary until LeaveAt comes.
+struct HoldSteps : OfRound {};
+// To every node of the round: all workers leave at this boundary, and go on until then.
+struct LeaveAt {
+  Round round{};
+  std::int64_t boundary = 1;
+  bool operator==(const LeaveAt&) const = default;
+};
+using ToAgent =
+    std::variant<Refused, Warning, WaitForNodes, WaitAsSpare, OpenStore, RoundStart, RoundStop,
+                 DeclaredLost, JobEnd, GroupBroken, ReplaceWorker, HoldSteps, LeaveAt>;
 
 }  // namespace ddprun::rdzv

@@ -32,13 +32,13 @@ constexpr int kMaxInt = std::numeric_limits<int>::max();
 template <typename T, typename... Messages>
 concept IsOneOf = (Is<T, Messages> || ...);
 static void fields(auto& /*archive*/, IsOneOf<Goodbye, DeclaredLost> auto& /*message*/) {}
-static void fields(auto& archive, IsOneOf<SomeWorkersDone, WorkersDone, OpenStore, WorkersRecover,
-                                          JobEnd, Gone, Heartbeat> auto& message) {
+static void fields(auto& archive, IsOneOf<SomeWorkersDone, OpenStore, WorkersRecover, LeaveWanted,
+                                          HoldSteps, JobEnd, Gone, Heartbeat> auto& message) {
   auto& [only] = message;
   archive(only);
 }
-static void fields(auto& archive,
-                   IsOneOf<StoreOpened, WorkerFailed, Regrouped, CannotRegroup> auto& message) {
+static void fields(auto& archive, IsOneOf<StoreOpened, WorkerFailed, WorkersDone, Regrouped,
+                                          CannotRegroup, StepsHeld, LeaveAt> auto& message) {
   auto& [round, what] = message;
   archive(round, what);
 }

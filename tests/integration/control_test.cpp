@@ -368,7 +368,7 @@ TEST_F(Control, StopEndsAPreemptedNodeThatTheLeaderDoesNotHear) {
     Cluster cluster({.nnodes = "1:2",
                      .options = {"--preempt-signal=USR1", "--max-restarts=1"},
                      .environment = environment(),
-                     .actions = {"ignore", "10", "touch", "{folder}/deaf.{rank}", "until",
+                     .actions = {"catch", "10", "touch", "{folder}/deaf.{rank}", "until",
                                  "{folder}/finish", "exit", "0"}});
     cluster.start_all(2);
     ASSERT_EQ(cluster.next_round(2), 0) << cluster.told();

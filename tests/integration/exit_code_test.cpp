@@ -99,26 +99,40 @@ TEST(ExitCode, OfAPreemptedJobAsksForARequeueWhenItsWorkersHaveLeft) {
 
 TEST(ExitCode, OfAJobWhoseWorkersGetThePreemptSignalFirstIsThatOfAPreemption) {
   const TemporaryTree folder;
-  Job job(ddprun({"--nproc-per-node=2", "--preempt-signal=SIGUSR1"},
+  Job job(ddprun({"--nproc-per-node=2", "--preempt-signal=SIGTERM"},
                  worker({"stamp", folder.path(), "wait"})));
   ASSERT_TRUE(job.reaches([&] { return stamps(folder.path(), 0).size() == 2; }));
-  kill(job.workers().at(1), SIGUSR1);
+  for (const auto& [rank, pid] : job.workers()) kill(pid, SIGTERM);
   EXPECT_EQ(job.wait(), exited(113)) << job.err();
   EXPECT_THAT(job.err(), Not(HasSubstr("FAILED")));
+}
+
+TEST(ExitCode, OfAPreemptedJobThatComesToItsEndIsZero) {
+  const TemporaryTree folder;
+  Job job(ddprun({"--nproc-per-node=2", "--preempt-signal=SIGUSR1"},
+                 worker({"stamp", folder.path(), "until", folder / "go"})));
+  ASSERT_TRUE(job.reaches([&] { return stamps(folder.path(), 0).size() == 2; }));
+  job.signal(SIGUSR1);
+  for (const auto& [rank, pid] : job.workers()) kill(pid, SIGUSR1);  // as Slurm does
+  ASSERT_TRUE(job.reaches([&] { return job.err().find("do not react") != std::string::npos; }));
+  EXPECT_THAT(job.err(), HasSubstr("ranks 0 and 1 do not react to the preemption"));
+  write_file(folder / "go", "");
+  EXPECT_EQ(job.wait(), exited(0)) << job.err();
+  EXPECT_THAT(job.err(), Not(HasSubstr("PREEMPTED")));
 }
 
 // Slurm signals all processes of a job, each when it comes to it.
 TEST(ExitCode, OfAPreemptedJobIsTheSameHoweverLateTheSignalCame) {
   for (int run = 0; run < 20; ++run) {
     const TemporaryTree folder;
-    Job job(ddprun({"--nproc-per-node=2", "--preempt-signal=SIGUSR1"},
+    Job job(ddprun({"--nproc-per-node=2", "--preempt-signal=SIGTERM"},
                    worker({"stamp", folder.path(), "wait"})));
     ASSERT_TRUE(job.reaches([&] { return stamps(folder.path(), 0).size() == 2; }));
-    kill(job.workers().at(1), SIGUSR1);
+    for (const auto& [rank, pid] : job.workers()) kill(pid, SIGTERM);
     siginfo_t end{};
     while (waitid(P_PID, static_cast<id_t>(job.pid()), &end, WEXITED | WNOHANG | WNOWAIT) == 0 &&
            end.si_pid == 0) {
-      job.signal(SIGUSR1);
+      job.signal(SIGTERM);
       std::this_thread::sleep_for(
           std::chrono::microseconds(200));  // it has other things to do, too
     }

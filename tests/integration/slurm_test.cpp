@@ -555,13 +555,18 @@ TEST_F(Slurm, APreemptionThatReachesOneNodeFirstEndsOnBothWithItsCode) {
 
 TEST_F(Slurm, WorkersThatSlurmSignalsTooAreNoFailure) {
   const TemporaryTree folder;
-  // They know nothing of notices, and die of the signal, sooner or later than ddprun gets its own.
-  Job job(on_two_nodes(ddprun({}, worker({"stamp", folder.path(), "wait"}))), slurm().setup());
+  // They know nothing of notices, and run on, whether ddprun gets its own signal sooner or later than they.
+  Job job(on_two_nodes(ddprun({}, worker({"stamp", folder.path(), "until", folder / "finish"}))),
+          slurm().setup());
   ASSERT_TRUE(job.reaches([&] { return run(folder, 4); })) << job.err();
   for (const auto& [rank, stamp] : stamps(folder.path(), 0)) kill(stamp.pid, SIGUSR1);
   for (const pid_t pid : ddpruns(job)) kill(pid, SIGUSR1);
-  EXPECT_EQ(job.wait(), exited(kPreempted)) << job.err();
-  EXPECT_THAT(job.err(), Not(HasSubstr("FAILED")));
+  ASSERT_TRUE(job.reaches([&] {
+    return job.err().find("ranks 0 and 1 do not react") != std::string::npos &&
+           job.err().find("ranks 2 and 3 do not react") != std::string::npos;
+  })) << job.err();
+  write_file(folder / "finish", "");
+  EXPECT_EQ(job.wait(), exited(0)) << job.err();
 }
 
 TEST_F(Slurm, TheScriptOfOursRequeuesAPreemptedJobWhichThenRunsToItsEnd) {
@@ -579,6 +584,52 @@ TEST_F(Slurm, TheScriptOfOursRequeuesAPreemptedJobWhichThenRunsToItsEnd) {
   ASSERT_TRUE(slurm().start_soon(job)) << read_file(out);
   ASSERT_TRUE(slurm().completes(job)) << read_file(out);
   EXPECT_EQ(environment_in(folder / "3")["TORCHELASTIC_RUN_ID"], job + ".0-r1");
+}
+
+// The ranks do not wait for each other, and still leave after the same step.
+constexpr const char* kPythonProgram = R"(
+import os, pathlib, sys, time
+import ddprun
+folder, rank = pathlib.Path(sys.argv[1]), os.environ["RANK"]
+saved = folder / f"saved-{rank}"
+first = int(saved.read_text()) if saved.exists() else 0
+for step in range(first + 1, 301):
+    if step == first + 5:
+        (folder / f"runs-{rank}").touch()
+    time.sleep(0.01 if rank == "0" else 0.015)
+    if ddprun.should_leave():
+        saved.write_text(str(step))
+        sys.exit()
+(folder / f"end-{rank}").write_text(f"{first} {os.environ['SLURM_RESTART_COUNT']}")
+)";
+
+TEST_F(Slurm, APreemptedPythonProgramIsRequeuedAndGoesOnWhereItLeft) {
+  const TemporaryTree folder;
+  folder.write("train.py", kPythonProgram);
+  const std::string job =
+      submit_script(folder, {folder / "train.py", folder.path()}, {"--cpus-per-task=2"});
+  const auto all_have = [&](const std::string& what) {
+    for (int rank = 0; rank < 4; ++rank) {
+      if (!std::filesystem::exists(folder / (what + std::to_string(rank)))) return false;
+    }
+    return true;
+  };
+  ASSERT_TRUE(eventually([&] { return all_have("runs-"); }, seconds(60)))
+      << read_file(folder / "out");
+  slurm().ask({"scancel", "--batch", "--signal=USR1", job});
+  ASSERT_TRUE(eventually([&] { return slurm().state_of(job) == "PENDING"; }))
+      << read_file(folder / "out");
+  EXPECT_THAT(left_over(), IsEmpty());
+  const std::string left_after = read_file(folder / "saved-0");
+  EXPECT_GT(std::stoi(left_after), 0);
+  for (int rank = 1; rank < 4; ++rank) {
+    EXPECT_EQ(read_file(folder / ("saved-" + std::to_string(rank))), left_after);
+  }
+  ASSERT_TRUE(slurm().start_soon(job)) << read_file(folder / "out");
+  ASSERT_TRUE(slurm().completes(job, seconds(60))) << read_file(folder / "out");
+  for (int rank = 0; rank < 4; ++rank) {
+    EXPECT_EQ(read_file(folder / ("end-" + std::to_string(rank))), left_after + " 1");
+  }
 }
 
 TEST_F(Slurm, TheScriptsSignalComesTwoMinutesBeforeTheTimeIsUp) {

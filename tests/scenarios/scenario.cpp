@@ -98,8 +98,9 @@ agent::WorkerSeen worker_seen_in(const std::string& text) {
   worker.has_gpu = text == "gpu";
   worker.has_record = text != "gpu" && text != "unknown";
   if (text.starts_with("call:")) worker.in_call = EventLine::time_in(text.substr(5));
-  const bool is_known =
-      worker.in_call || text == "none" || text == "saves" || text == "gpu" || text == "unknown";
+  worker.leaves = text == "leaves";
+  const bool is_known = worker.in_call || worker.leaves || text == "none" || text == "saves" ||
+                        text == "gpu" || text == "unknown";
   return is_known ? worker : throw std::invalid_argument("'" + text + "' is no worker's state");
 }
 
@@ -114,6 +115,7 @@ agent::WorkersSeen workers_seen_in(EventLine& line) {
 
 agent::WorkerEnded worker_ended_in(EventLine& line) {
   agent::WorkerEnded ended{line.round(), line.rank(), {}};
+  ended.has_left = line.has("left");
   if (line.has("succeeds")) return ended;
   if (const auto committed = line.number("committed")) {
     ended.replaceable = agent::Replaceable{*committed, line.generation(), !line.has("no_standby")};
@@ -178,6 +180,8 @@ const Names<agent::NodeEvent>& node_events() {
       {"JobEnd", [](E& e) { return rdzv::JobEnd{outcome_in(e)}; }},
       {"GroupBroken", [](E& e) { return rdzv::GroupBroken{e.round(), e.number("rank", 0)}; }},
       {"ReplaceWorker", replace_worker_in},
+      {"HoldSteps", [](E& e) { return rdzv::HoldSteps{{e.round()}}; }},
+      {"LeaveAt", [](E& e) { return rdzv::LeaveAt{e.round(), e.number("boundary", 1)}; }},
       {"store", [](E& e) { return StoreResult{e.round(), e.port(0), e.text()}; }},
       {"worker_ended", worker_ended_in},
       {"worker_hung", [](E& e) { return WorkerHung{e.round(), e.rank()}; }},
@@ -198,7 +202,9 @@ const Names<agent::NodeEvent>& node_events() {
       {"regroup_is_late", [](E& e) { return RegroupIsLate{e.round(), e.generation()}; }},
       {"workers_seen", workers_seen_in},
       {"worker_started", [](E& e) { return WorkerStarted{e.round(), e.rank()}; }},
-      {"start_is_late", [](E& e) { return StartIsLate{e.round()}; }}};
+      {"start_is_late", [](E& e) { return StartIsLate{e.round()}; }},
+      {"workers_held", [](E& e) { return WorkersHeld{e.round(), e.number("passed", 0)}; }},
+      {"worker_told", [](E& e) { return WorkerTold{e.round(), e.rank()}; }}};
   return kEvents;
 }
 
@@ -210,7 +216,7 @@ const Names<LeaderEvent>& leader_events() {
       {"WorkerFailed", [](E& e) { return WorkerFailed{e.round(), failure_in(e, e.number("rank", 0))}; }},
       {"WorkerReplaceable", worker_replaceable_in},
       {"SomeWorkersDone", [](E& e) { return SomeWorkersDone{{e.round()}}; }},
-      {"WorkersDone", [](E& e) { return WorkersDone{{e.round()}}; }},
+      {"WorkersDone", [](E& e) { return WorkersDone{e.round(), e.has("left")}; }},
       {"RoundStopped", round_stopped_in},
       {"NodeLeaving", [](E& e) { return NodeLeaving{e.signal(), e.has("preempted")}; }},
       {"NodeStuck", [](E& e) { return NodeStuck{{e.text()}}; }},
@@ -220,6 +226,8 @@ const Names<LeaderEvent>& leader_events() {
       {"WorkersRecover", [](E& e) { return WorkersRecover{{e.round()}}; }},
       {"Regrouped", [](E& e) { return Regrouped{e.round(), e.generation()}; }},
       {"CannotRegroup", [](E& e) { return CannotRegroup{e.round(), e.generation()}; }},
+      {"LeaveWanted", [](E& e) { return LeaveWanted{{e.round()}}; }},
+      {"StepsHeld", [](E& e) { return StepsHeld{e.round(), e.number("passed", 0)}; }},
       {"disconnected", [](E&) { return LinkEvent(NodeDisconnected{}); }},
       {"resumed", [](E&) { return LinkEvent(NodeResumed{}); }},
       {"silent", [](E&) { return LinkEvent(NodeSilent{}); }},

@@ -52,6 +52,10 @@ plant(LeaderGoesTooEarly rendezvous/round/round_core_queries.cpp "ended != nullp
 plant(NewcomerStandsBeforeSurvivors rendezvous/round/membership.cpp
       "chosen.begin() + survivors" "chosen.begin()")
 plant(WhatWasUnderWayIsLost rendezvous/round/resend_queue.h "unconfirmed_.front().number <= number" "true")
+plant(LeavesAtABoundaryThatWasPassed rendezvous/round/leave_agreement.h "asking->passed + 1" "asking->passed")
+plant(LeaveIsAgreedBeforeAllHaveAnswered rendezvous/round/leave_agreement.h
+      "asking->answered.size() < nodes" "false")
+plant(WorkersThatHaveLeftAreSuccessful ${agent} "running->has_left || ended.has_left" "false")
 plant(SilenceIsNotNoticed rendezvous/round/liveness.h "now - heard >= keep_alive_.timeout()" "false")
 plant(NewLeaderBeginsAtRoundZero ${leader} "std::max(round_, round_min_)" "round_")
 plant(NewLeaderForgetsTheBudget rendezvous/round/restart_policy.h

@@ -181,6 +181,8 @@ class VirtualAgent {
   }
 
   void perform(const agent::AskToLeave& action) { workers_.ask_to_leave(action.local_rank); }
+  void perform(const agent::HoldWorkers&) { workers_.hold(); }
+  void perform(const agent::LetWorkersLeave& action) { workers_.let_leave(action.boundary); }
 
   void perform(const agent::TellGroupBroken& action) {
     require(started_ && action.round == started_->round && action.rank >= 0 &&
@@ -220,6 +222,7 @@ class VirtualAgent {
       worker.handles_stop = job_.random.chance(50);
       worker.has_gpu = job_.random.chance(20);
       worker.has_record = job_.random.chance(80);
+      worker.leaves = workers_.leaves(static_cast<int>(&worker - seen.data()));
       if (job_.random.chance(30)) {
         worker.in_call = std::chrono::ceil<std::chrono::milliseconds>(job_.random.time(0ms, 8s));
       }

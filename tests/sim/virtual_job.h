@@ -5,6 +5,8 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -46,6 +48,9 @@ struct WorkerGroup {
   bool is_complete = false;   // all have started
   int committed = 0;          // steps
   std::uint64_t attempt = 0;  // to do the next one; a death ends it
+  std::set<const VirtualWorkers*>
+      ready;                   // nodes whose workers have passed the boundary behind the last step
+  std::optional<int> left_at;  // the boundary at which a worker has left because of a preemption
 };
 
 struct AgentSettings {

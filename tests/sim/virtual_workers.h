@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -34,7 +35,10 @@ class VirtualWorkers {
   void start(const rdzv::RoundStart& start) {
     key_ = {start.round, start.master_port};
     first_rank_ = start.rank_offset;
-    can_recover_ = false;
+    can_recover_ = is_held_ = false;
+    reacts_ = !job_.habits.chance(20);
+    passed_ = leave_at_ = 0;
+    waits_at_.reset();
     WorkerGroup& group = job_.groups[key_];
     group.world_size = start.world_size;
     for (int local_rank = 0; local_rank < count(); ++local_rank) {
@@ -61,9 +65,28 @@ class VirtualWorkers {
     }
   }
 
+  // Workers that can recover ask at their boundaries; of some nodes the others do not react.
   void ask_to_leave(int local_rank) {
     const auto delay = job_.random.time(10ms, 800ms);
-    end_after(delay, local_rank, ExitStatus::exited(job_.random.chance(50) ? 0 : 1));
+    const bool is_orderly = job_.random.chance(50);
+    Worker& worker = at(local_rank);
+    if (!worker.is_alive) return;
+    if (job_.recovery.is_on()) return;
+    if (!reacts_) return;
+    worker.was_told = true;
+    agent_.step(agent::WorkerTold{key_.round, local_rank});
+    end_after(delay, local_rank, ExitStatus::exited(is_orderly ? 0 : 1));
+  }
+
+  bool leaves(int local_rank) { return at(local_rank).is_alive && at(local_rank).leaves; }
+  void hold() {
+    is_held_ = true;
+    agent_.step(agent::WorkersHeld{key_.round, passed_});
+  }
+  void let_leave(std::int64_t boundary) {
+    is_held_ = false;
+    leave_at_ = boundary;
+    if (waits_at_) go_on_from(*std::exchange(waits_at_, std::nullopt));
   }
 
   // Some of those that can recover end by themselves, others when they are told to stop.
@@ -101,6 +124,11 @@ class VirtualWorkers {
  private:
   static constexpr int kSteps = 12;
 
+  struct Boundary {
+    int number = 0;
+    std::uint64_t attempt = 0;  // as the group had it when its step ended
+  };
+
   struct Worker {
     bool is_alive = false;
     bool is_starting = false;
@@ -115,6 +143,8 @@ class VirtualWorkers {
     bool has_standby = false;
     bool took_place = false;  // of another one
     bool has_state = false;   // of the training
+    bool was_told = false;    // by a signal, of a preemption
+    bool leaves = false;      // at its boundary
   };
 
   int count() const { return static_cast<int>(workers_.size()); }
@@ -143,6 +173,7 @@ class VirtualWorkers {
     worker.is_alive = true;
     worker.life += 1;
     worker.called = worker.waits_in = worker.generation = 0;
+    worker.was_told = worker.leaves = false;
     agent_.facts->live_workers += 1;
     if (!job_.recovery.is_on()) return;
     worker.keeps_its_word = !job_.habits.chance(job_.recovery.breaks_word_percent);
@@ -157,7 +188,8 @@ class VirtualWorkers {
         delay, [this, local_rank, life = worker.life, status] { end(local_rank, life, status); });
   }
 
-  void end(int local_rank, std::uint64_t life, ExitStatus status, bool by_itself = false) {
+  void end(int local_rank, std::uint64_t life, ExitStatus status, bool by_itself = false,
+           bool has_left = false) {
     Worker& worker = at(local_rank);
     if (!worker.is_alive || worker.life != life) return;
     worker.is_alive = false;
@@ -166,6 +198,7 @@ class VirtualWorkers {
         "worker ", local_rank, " of agent ", agent_.number,
         " ends: ", [&] { return status.to_string(); }, by_itself ? ", by its own fault" : "");
     agent::WorkerEnded ended{key_.round, local_rank, {}};
+    ended.has_left = has_left || worker.was_told;
     job_.worker_ended(key_, status, by_itself);
     if (status.is_success()) {
       job_.groups[key_].succeeded += 1;
@@ -256,9 +289,61 @@ class VirtualWorkers {
                        /*by_itself=*/true);
     }
     group.committed += 1;
-    if (group.committed < kSteps) return begin_step(job, key);
+    group.ready.clear();
+    if (group.committed < kSteps) {
+      for (const auto& [node, local_rank] : group.workers) {
+        if (local_rank == 0) node->come_to({group.committed, group.attempt});
+      }
+      return;
+    }
     for (const auto& [node, local_rank] : group.workers) {
       node->end_after(job.habits.time(0us, 30ms), local_rank, ExitStatus::exited(0));
+    }
+  }
+
+  // ---- step boundaries: the workers of a node come to them at once, those of the nodes one after another
+
+  void come_to(Boundary boundary) {
+    job_.queue.after(job_.habits.time(0us, 2ms), agent_.process, [this, boundary, key = key_] {
+      if (key != key_ || agent_.facts->live_workers == 0) return;
+      passed_ = boundary.number;
+      is_held_ ? void(waits_at_ = boundary) : go_on_from(boundary);
+    });
+  }
+
+  // A death since then ends the step that follows: it begins when the groups are made anew.
+  void go_on_from(Boundary boundary) {
+    WorkerGroup& group = job_.groups[key_];
+    if (leave_at_ != 0 && boundary.number >= leave_at_) return leave(group, boundary.number);
+    if (group.attempt != boundary.attempt) return come_when_released();
+    group.ready.insert(this);
+    for (const auto& [node, local_rank] : group.workers) {
+      if (node->key_ == key_ && !group.ready.contains(node)) return;
+    }
+    require(!group.left_at, "a step begins that workers are missing of, which have left");
+    begin_step(job_, key_);
+  }
+
+  // They were called to make their groups anew while they were held.
+  void come_when_released() {
+    for (int local_rank = 0; local_rank < count(); ++local_rank) {
+      const Worker& worker = at(local_rank);
+      if (worker.called > worker.generation) arrive(local_rank, worker.life, worker.called);
+    }
+  }
+
+  void leave(WorkerGroup& group, int boundary) {
+    require(!group.left_at || *group.left_at == boundary, "workers leave at different steps");
+    group.left_at = boundary;
+    for (int local_rank = 0; local_rank < count(); ++local_rank) {
+      Worker& worker = at(local_rank);
+      if (!worker.is_alive) continue;
+      worker.comes_when_called = false;
+      worker.has_left_loop = worker.leaves = true;
+      if (worker.called > worker.generation) refuse(local_rank);
+      job_.queue.after(job_.habits.time(0us, 300ms), [this, local_rank, life = worker.life] {
+        end(local_rank, life, ExitStatus::exited(0), /*by_itself=*/false, /*has_left=*/true);
+      });
     }
   }
 
@@ -281,10 +366,7 @@ class VirtualWorkers {
     Worker& worker = at(local_rank);
     require(generation > worker.called, "a worker is called to a generation of the past");
     worker.called = generation;
-    if (worker.has_left_loop) {
-      const agent::WorkerCannotRegroup refusal{key_.round, local_rank};
-      job_.queue.after(1ms, agent_.process, [this, refusal] { agent_.step(refusal); });
-    }
+    if (worker.has_left_loop) refuse(local_rank);
     if (!worker.comes_when_called) return;
     job_.queue.after(job_.habits.time(1ms, 20ms),
                      [this, local_rank, life = worker.life, generation] {
@@ -292,9 +374,15 @@ class VirtualWorkers {
                      });
   }
 
+  void refuse(int local_rank) {
+    const agent::WorkerCannotRegroup refusal{key_.round, local_rank};
+    job_.queue.after(1ms, agent_.process, [this, refusal] { agent_.step(refusal); });
+  }
+
   void arrive(int local_rank, std::uint64_t life, std::uint32_t generation) {
     Worker& worker = at(local_rank);
     if (!worker.is_alive || worker.life != life || worker.called != generation) return;
+    if (!worker.comes_when_called || waits_at_) return;
     worker.waits_in = generation;
     const WorkerGroup& group = job_.groups[key_];
     for (const auto& [node, its] : group.workers) {
@@ -326,6 +414,11 @@ class VirtualWorkers {
   GroupKey key_;  // of the last round
   int first_rank_ = 0;
   bool can_recover_ = false;  // its workers have said so
+  bool is_held_ = false;      // they wait at their next boundary
+  bool reacts_ = true;        // to the signal of a preemption, of workers that cannot recover
+  std::optional<Boundary> waits_at_;  // they wait at this one
+  std::int64_t passed_ = 0;
+  std::int64_t leave_at_ = 0;  // 0: not at any
 };
 
 }  // namespace ddprun::sim

@@ -398,6 +398,7 @@ void do_take_leave(const char*) { opened_link().take_leave_requests(); }
 void do_until_told(const char*) {
   const timespec pause_time{0, 1'000'000};
   while (!opened_link().is_told_to_leave()) nanosleep(&pause_time, nullptr);
+  agent_link->note_leaving();
 }
 
 // Sends this many bytes that are not a message.

@@ -294,9 +294,11 @@ void Context::progress(std::int64_t step, std::int64_t total,
 }
 
 bool Context::should_leave() {
-  return leave_vote_->should_leave(
+  const bool leaves = leave_vote_->should_leave(
       [this] { return detail::ContextAccess::is_told_to_leave(*this); },
       [this](LeaveVote::Ballot ballot) { return detail::least(*this, ballot); });
+  if (leaves) detail::ContextAccess::note_leaving(*this);
+  return leaves;
 }
 
 namespace detail {
@@ -312,6 +314,10 @@ bool ContextAccess::is_told_to_leave(Context& context) {
   if (!context.link_) return false;
   context.link_->take_leave_requests();
   return context.link_->is_told_to_leave();
+}
+
+void ContextAccess::note_leaving(Context& context) {
+  if (context.link_) context.link_->note_leaving();
 }
 
 std::shared_ptr<FailureDiagnosis> ContextAccess::diagnosis(const Context& context) {

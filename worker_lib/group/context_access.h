@@ -30,6 +30,8 @@ struct ContextAccess {
   // Whether this process is a standby that has no place yet.
   static bool is_prepared(const Group& group);
   static LeaveVote& leave_vote(Context& context) { return *context.leave_vote_; }
+  // All ranks leave at this step.
+  static void note_leaving(Context& context);
   static void leave(Context& context);
   // In a handler. `known` is called in one of what is thrown then, before this rank waits for the others
   // that need its store.

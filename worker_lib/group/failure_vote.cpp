@@ -58,6 +58,7 @@ bool FailureVote::should_leave() {
   if (is_leaving_ || !vote([this] { return detail::ContextAccess::is_told_to_leave(*context_); }))
     return is_leaving_;
   settle();
+  detail::ContextAccess::note_leaving(*context_);
   return is_leaving_ = true;
 }
 

@@ -151,6 +151,11 @@ bool AgentLink::is_told_to_leave() {
   return is_told_to_leave_;
 }
 
+void AgentLink::note_leaving() {
+  if (mark_.is_set() && page_->header.version >= link::kBoundariesSince)
+    page_->boundaries.has_left = 1;
+}
+
 std::optional<AgentLink::GroupNews> AgentLink::await_group_news(int stop, std::uint32_t known) {
   std::optional<GroupNews> news;
   do {

@@ -47,6 +47,8 @@ class AgentLink {
   // handles it itself. Only the first call does anything.
   void take_leave_requests();
   bool is_told_to_leave();  // stays true
+  // From here on this process's end is no failure and no success, but because of the preemption.
+  void note_leaving();
 
   // Says that this program can be a zygote (worker_lib/process/zygote.h).
   void offer_zygote() { support(link::kCanBeZygote); }

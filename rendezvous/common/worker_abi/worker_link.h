@@ -3,7 +3,7 @@
 // rules, for implementations in other languages; the agent's side is agent/process/worker_link.h,
 // the worker's worker_lib/process/agent_link.h.
 //
-// The page has one writer (the worker, one thread at a time) and any number of readers. A note is
+// But for the boundaries, the page has one writer (the worker, one thread at a time) and any number of readers. A note is
 // written into the slot that is not the latest and then made the latest, so that a worker that is
 // stopped or killed at any instruction leaves a complete note, and the writer never waits.
 //
@@ -32,12 +32,13 @@ inline constexpr char kSocketVariable[] = "DDPRUN_LINK_FD";
 inline constexpr char kPageVariable[] = "DDPRUN_LINK_PAGE_FD";
 
 // 2: preempt_signal; 3: values; 4: kGroupBroken, the kind of steps, and marks with kStepped;
-// 5: replacement in place; 6: kReplicasDiffer, kNorLater; 7: the GPU
-inline constexpr std::uint32_t kVersion = 7;
+// 5: replacement in place; 6: kReplicasDiffer, kNorLater; 7: the GPU; 8: step boundaries
+inline constexpr std::uint32_t kVersion = 8;
 inline constexpr std::uint32_t kMarksSince = 4;
 inline constexpr std::uint32_t kReplacementSince = 5;
 inline constexpr std::uint32_t kReplicasDifferSince = 6;
 inline constexpr std::uint32_t kGpuSince = 7;
+inline constexpr std::uint32_t kBoundariesSince = 8;
 inline constexpr std::size_t kPageBytes = 4096;
 inline constexpr std::size_t kValuesMax = 8;  // of a note
 inline constexpr std::size_t kValueNameWords = 3;
@@ -164,6 +165,22 @@ struct GpuUse {
   bool operator==(const GpuUse&) const = default;
 };
 
+// How all workers of a job leave at the same step. A worker counts its step boundaries from 1, equally with all others: the calls
+// of should_leave(), or the committed steps of a loop that can be replaced. At each it stores the number in `passed` and
+// then reads `state`, with a full barrier of memory between the two: so the agent, which stores kHold and then reads `passed`,
+// knows that the worker passes no further boundary before kLeave or kGoOn. A worker that is held waits with futex(2) for another `state`.
+struct Boundaries {
+  // Written by the agent:
+  std::atomic<std::uint32_t> state;  // a BoundaryState
+  std::uint32_t reserved_0;
+  std::atomic<std::int64_t> leave_at;  // the boundary at which the worker leaves; before kLeave
+  // Written by the worker:
+  std::atomic<std::int64_t> passed;       // the last boundary; 0: none
+  std::atomic<std::uint32_t> takes_part;  // 1: it asks at its boundaries whether it is to leave
+  std::atomic<std::uint32_t> has_left;    // 1: it was told so, by this page or by kLeave
+};
+enum class BoundaryState : std::uint32_t { kGoOn = 0, kHold = 1, kLeave = 2 };
+
 struct Page {
   Header header;
   std::atomic<std::uint64_t> notes;  // written so far; the latest is in slots[notes % 2]
@@ -173,7 +190,8 @@ struct Page {
   Marks marks;
   Recovery recovery;
   Gpu gpu;
-  std::uint8_t reserved_1[kPageBytes - 1056];
+  Boundaries boundaries;
+  std::uint8_t reserved_1[kPageBytes - 1088];
 };
 
 static_assert(std::is_standard_layout_v<Page> && sizeof(Page) == kPageBytes);
@@ -196,6 +214,9 @@ static_assert(offsetof(Page, recovery) == 928 && sizeof(Recovery) == 96 &&
               offsetof(Recovery, death_lock) == 16);
 static_assert(offsetof(Page, gpu) == 1024 && sizeof(Gpu) == 32 && offsetof(Gpu, free_bytes) == 8 &&
               offsetof(Gpu, used_bytes) == 16 && offsetof(Gpu, index) == 24);
+static_assert(offsetof(Page, boundaries) == 1056 && sizeof(Boundaries) == 32 &&
+              offsetof(Boundaries, leave_at) == 8 && offsetof(Boundaries, passed) == 16 &&
+              offsetof(Boundaries, takes_part) == 24 && offsetof(Boundaries, has_left) == 28);
 static_assert(offsetof(Page, value_slots) == 256 && sizeof(ValueSlot) == 320 &&
               offsetof(ValueSlot, values) == 8 && sizeof(ValueSlot::Entry) == 32);
 

@@ -50,17 +50,17 @@ rdzv::RoundStart start_of(Round round) {
 
 std::string names_of(const std::vector<NodeAction>& actions) {
   constexpr const char* kNames[] = {
-      "OpenRoundStore", "StartWorkers", "SignalWorker", "AskToLeave",    "TellGroupBroken",
-      "ArmTimer",       "GraceOver",    "TakeStacks",   "CloseRound",    "CloseStore",
-      "TellLeader",     "Join",         "Announce",     "Finish",        "TakeStep",
-      "Exit",           "Replace",      "ShowLate",     "LookAtWorkers", "WaitForSaving",
-      "ShowStarting"};
+      "OpenRoundStore", "StartWorkers", "SignalWorker",   "AskToLeave",    "TellGroupBroken",
+      "ArmTimer",       "GraceOver",    "TakeStacks",     "CloseRound",    "CloseStore",
+      "TellLeader",     "Join",         "Announce",       "Finish",        "TakeStep",
+      "Exit",           "Replace",      "ShowLate",       "LookAtWorkers", "WaitForSaving",
+      "ShowStarting",   "HoldWorkers",  "LetWorkersLeave"};
   static_assert(std::size(kNames) == std::variant_size_v<NodeAction>);
   constexpr const char* kTold[] = {
-      "NodeHello",       "StoreOpened",       "StoreNotOpened", "WorkerFailed",
-      "SomeWorkersDone", "WorkersDone",       "RoundStopped",   "NodeLeaving",
-      "NodeStuck",       "Goodbye",           "RestartAsked",   "StopAsked",
-      "WorkersRecover",  "WorkerReplaceable", "Regrouped",      "CannotRegroup"};
+      "NodeHello",     "StoreOpened",  "StoreNotOpened", "WorkerFailed",      "SomeWorkersDone",
+      "WorkersDone",   "RoundStopped", "NodeLeaving",    "NodeStuck",         "Goodbye",
+      "RestartAsked",  "StopAsked",    "WorkersRecover", "WorkerReplaceable", "Regrouped",
+      "CannotRegroup", "LeaveWanted",  "StepsHeld"};
   static_assert(std::size(kTold) == std::variant_size_v<rdzv::ToLeader>);
   std::string text;
   for (const NodeAction& action : actions) {
@@ -154,6 +154,8 @@ TEST_F(NodeCoreTest, KnowsWhetherItsWorkersHaveTheirOwnTimeAndWhetherItHasLeft) 
   EXPECT_FALSE(core.leaves_in_its_own_time());
   EXPECT_FALSE(core.has_left());
   core.step(PreemptSignal{SIGUSR1});
+  EXPECT_FALSE(core.leaves_in_its_own_time()) << "they may be programs that do not react";
+  core.step(WorkerTold{kFirst, 1});
   EXPECT_TRUE(core.leaves_in_its_own_time());
   EXPECT_FALSE(core.has_left()) << "the leader is told when the workers have ended, or the round";
   core.step(rdzv::RoundStop{kFirst});
@@ -248,8 +250,13 @@ TEST(NodeCore, AnswersEveryEventInEveryStateAsItsTableSays) {
        {"NodeLeaving Finish TakeStep ArmTimer", "NodeLeaving SIGTERM ArmTimer", "NodeLeaving",
         kNextStep, ""}},
       {PreemptSignal{SIGUSR1},
-       {"NodeLeaving", "AskToLeave", "NodeLeaving", kNextStep, ""},
-       {"NodeLeaving Finish TakeStep ArmTimer", "AskToLeave", "NodeLeaving", kNextStep, ""}},
+       {"NodeLeaving", "AskToLeave LeaveWanted", "NodeLeaving", kNextStep, ""},
+       {"NodeLeaving Finish TakeStep ArmTimer", "AskToLeave LeaveWanted", "NodeLeaving", kNextStep,
+        ""}},
+      {rdzv::HoldSteps{kFirst}, {"", "HoldWorkers", "", "", ""}, {}},
+      {rdzv::LeaveAt{kFirst, 7}, {"", "LetWorkersLeave", "", "", ""}, {}},
+      {WorkersHeld{kFirst, 6}, {"", "StepsHeld", "", "", ""}, {}},
+      {WorkerTold{kFirst, 0}, {"", "", "", "", ""}, {}},
       {TimerExpired{TimerId{1}}, {"", "", "GraceOver TakeStacks ArmTimer", kNextStep, ""}, {}},
       {StacksTaken{kFirst}, {"", "", "", "", ""}, {}},
       {WorkersSeen{kFirst, {{}}}, {"", "", "", "", ""}, {}},
@@ -281,6 +288,8 @@ NodeCore in_stage(Stage stage) {
   core.step(start_of(kFirst));
   if (stage == kAsked) {
     core.step(PreemptSignal{SIGUSR1});
+    core.step(WorkerTold{kFirst, 0});
+    core.step(rdzv::RoundStop{kFirst});
   } else if (stage == kClosed) {
     core.step(StopSignal{SIGTERM});
   } else {
@@ -297,12 +306,12 @@ TEST(NodeCore, AnswersEveryEventInEveryStageOfStoppingAsItsTableSays) {
   constexpr const char* kFinish = "Finish TakeStep ArmTimer";
   constexpr const char* kLeave = "NodeLeaving";
   const std::pair<NodeEvent, std::array<const char*, kStages>> table[] = {
-      {rdzv::RoundStop{kFirst}, {kLeave, "", "", "", "", "", "RoundStopped"}},
+      {rdzv::RoundStop{kFirst}, {"", "", "", "", "", "", "RoundStopped"}},
       {rdzv::JobEnd{},
        {"Goodbye SIGTERM ArmTimer", "Goodbye", "Goodbye", "Goodbye", "Goodbye", "Goodbye",
         "Goodbye Finish TakeStep ArmTimer"}},
-      {LeaderLost{"gone"}, {kLeave, "", "", "", "", "", kFinish}},
-      {rdzv::DeclaredLost{}, {"SIGTERM ArmTimer NodeLeaving", "", "", "", "", "", "Join"}},
+      {LeaderLost{"gone"}, {"", "", "", "", "", "", kFinish}},
+      {rdzv::DeclaredLost{}, {"", "", "", "", "", "", "Join"}},
       {StopSignal{SIGTERM},
        {"NodeLeaving SIGTERM ArmTimer", kLeave, kLeave, kLeave, kLeave, kLeave, ""}},
       {PreemptSignal{SIGUSR1}, {"", kLeave, kLeave, kLeave, kLeave, kLeave, ""}},
@@ -311,8 +320,7 @@ TEST(NodeCore, AnswersEveryEventInEveryStageOfStoppingAsItsTableSays) {
       {TimerExpired{TimerId{3}}, {"", "", "", "", "NodeStuck CloseRound", "", ""}},
       {WorkersSeen{kFirst, {{}}}, {"", "", "GraceOver SIGKILL ArmTimer", "", "", "", ""}},
       {StacksTaken{kFirst}, {"", "", "", "SIGKILL ArmTimer", "", "", ""}},
-      {ended(0),
-       {"NodeLeaving CloseRound", "CloseRound", "CloseRound", "CloseRound", "CloseRound", "", ""}},
+      {ended(0), {"CloseRound", "CloseRound", "CloseRound", "CloseRound", "CloseRound", "", ""}},
       {RoundClosed{kFirst}, {"", "", "", "", "", "RoundStopped", ""}},
   };
   for (const auto& [event, answers] : table) {

@@ -86,6 +86,9 @@ TEST(CoreRecord, EveryEventOfAnAgentComesBackAsItWas) {
                                    RegroupIsLate{Round{6}, 3},
                                    WorkerStarted{Round{6}, 2},
                                    StartIsLate{Round{6}},
+                                   WorkersHeld{Round{6}, 1'000'000'000'007},
+                                   WorkerTold{Round{6}, 2},
+                                   WorkerEnded{Round{2}, 1, std::nullopt, {}, /*has_left=*/true},
                                    WorkersSeen{Round{6}, {{true, true, true, 40ms}, {}}}};
   for (const auto& frame : rdzv::testing::example_leader_frames()) {
     const auto* message = std::get_if<rdzv::wire::Message<rdzv::ToAgent>>(&frame);

@@ -76,5 +76,30 @@ TEST_F(WorkerFactsTest, FindTheDescendantsThatHandleASignal) {
   EXPECT_THAT(handlers_in_group(10, SIGHUP, proc_.path()), IsEmpty());
 }
 
+TEST_F(WorkerFactsTest, KnowWhichSignalsAProcessBlocks) {
+  proc_.write("1/task/1/status", "Name:\ta\nSigBlk:\t0000000000000200\n");
+  EXPECT_TRUE(blocks(1, SIGUSR1, proc_.path()));
+  EXPECT_FALSE(blocks(1, SIGUSR2, proc_.path()));
+  EXPECT_FALSE(blocks(2, SIGUSR1, proc_.path()));
+}
+
+TEST(WorkerFacts, AScriptForAShellRunsAShell) {
+  const TemporaryTree folder;
+  const auto runs = [&](const std::string& text) {
+    folder.write("program", text);
+    return runs_a_shell((folder / "program").c_str());
+  };
+  EXPECT_TRUE(runs("#!/bin/sh\necho\n"));
+  EXPECT_TRUE(runs("#! /usr/bin/env -S bash -e\n"));
+  EXPECT_FALSE(runs("#!/usr/bin/env python3\nimport sh\n"));
+  EXPECT_FALSE(
+      runs("\x7f"
+           "ELF"));
+  EXPECT_FALSE(runs("#!"));
+  EXPECT_FALSE(runs(""));
+  EXPECT_TRUE(runs_a_shell("/usr/bin/bash"));
+  EXPECT_FALSE(runs_a_shell("/nowhere/train"));
+}
+
 }  // namespace
 }  // namespace ddprun::agent

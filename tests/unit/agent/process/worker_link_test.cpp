@@ -5,8 +5,10 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <linux/futex.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -514,6 +516,59 @@ TEST_F(WorkerLinkTest, ALeaveReachesTheWorkerThatTakesIt) {
   EXPECT_TRUE(link->is_told_to_leave()) << "for ever";
   EXPECT_TRUE(agent->ask_to_leave());
   EXPECT_THAT(misuses, IsEmpty());
+}
+
+TEST_F(WorkerLinkTest, AWorkerThatNotesItsLeaveHasLeft) {
+  make();
+  const auto link = open();
+  ASSERT_TRUE(link);
+  link->take_leave_requests();
+  handle_events();
+  EXPECT_TRUE(agent->ask_to_leave());
+  EXPECT_FALSE(agent->has_left()) << "it may come to its end before";
+  link->note_leaving();
+  EXPECT_TRUE(agent->has_left());
+}
+
+TEST_F(WorkerLinkTest, AWorkerOfAnEarlierReleaseThatWasToldHasLeft) {
+  make();
+  link::Message hello{.kind = static_cast<std::uint32_t>(link::Kind::kHello),
+                      .version = link::kBoundariesSince - 1,
+                      .pid = ::getpid(),
+                      .requests = link::kTakesLeave};
+  ASSERT_EQ(::send(worker.socket, &hello, sizeof hello, 0), ssize_t{sizeof hello});
+  EXPECT_TRUE(agent->ask_to_leave());
+  EXPECT_TRUE(agent->has_left()) << "it does not note it";
+}
+
+// As ddprun.leaving does it in Python.
+TEST_F(WorkerLinkTest, AWorkerWaitsAtItsBoundaryAsLongAsItIsHeld) {
+  make();
+  void* const memory =
+      ::mmap(nullptr, link::kPageBytes, PROT_READ | PROT_WRITE, MAP_SHARED, worker.page, 0);
+  ASSERT_NE(memory, MAP_FAILED);
+  link::Boundaries& boundaries = static_cast<link::Page*>(memory)->boundaries;
+  EXPECT_FALSE(agent->asks_at_boundaries());
+  boundaries.takes_part = 1;
+  EXPECT_TRUE(agent->asks_at_boundaries());
+  boundaries.passed = 7;
+  EXPECT_EQ(agent->boundary_passed(), 7);
+  constexpr auto kHold = static_cast<std::uint32_t>(link::BoundaryState::kHold);
+  agent->set({.state = link::BoundaryState::kHold});
+  EXPECT_EQ(boundaries.state, kHold);
+  std::thread waiting([&] {
+    while (boundaries.state == kHold) {
+      ::syscall(SYS_futex, &boundaries.state, FUTEX_WAIT, kHold, nullptr, nullptr, 0);
+    }
+  });
+  agent->set({.state = link::BoundaryState::kLeave, .leave_at = 9});
+  waiting.join();
+  EXPECT_EQ(boundaries.state, static_cast<std::uint32_t>(link::BoundaryState::kLeave));
+  EXPECT_EQ(boundaries.leave_at, 9);
+  EXPECT_FALSE(agent->has_left());
+  boundaries.has_left = 1;
+  EXPECT_TRUE(agent->has_left());
+  ::munmap(memory, link::kPageBytes);
 }
 
 TEST_F(WorkerLinkTest, AWorkerHearsThatItsGroupIsBroken) {

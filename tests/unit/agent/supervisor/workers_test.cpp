@@ -36,6 +36,7 @@ struct Started {
 // What is started, by pid from 100 on; none is refused but the next ones.
 std::vector<Started> started;
 std::vector<Error> refusals;
+bool heeds_notices = true;  // all processes handle the signal of a preemption
 
 class FakeProcess final : public WorkerProcess {
  public:
@@ -45,6 +46,10 @@ class FakeProcess final : public WorkerProcess {
   bool has_pidfd() const override { return true; }
   void signal_group(int signal) override { note("group", signal); }
   void signal_worker(int signal) override { note("worker", signal); }
+  bool give_notice(int signal) override {
+    note("notice", signal);
+    return heeds_notices;
+  }
   void stop(int signal) override { note("stop", signal); }
   void pause() override { note("group", SIGSTOP); }
   void resume() override { note("group", SIGCONT); }
@@ -74,6 +79,7 @@ class WorkersTest : public ::testing::Test {
   WorkersTest() {
     started.clear();
     refusals.clear();
+    heeds_notices = true;
     job_.local_world_size = 2;
     job_.program.path = job_.program.name = "/opt/train";
   }
@@ -217,15 +223,48 @@ TEST_F(WorkersTest, AHelperIsNotReapedAsAnOrphan) {
   EXPECT_EQ(info.si_pid, helper);
 }
 
-TEST_F(WorkersTest, AWorkerThatTakesNoRequestIsToldBySignalIfThereIsOne) {
+TEST_F(WorkersTest, AWorkerThatTakesNoRequestIsToldBySignalIfItHandlesOne) {
   begun();
-  EXPECT_TRUE(group().ask_to_leave(0, SIGUSR1));
-  EXPECT_THAT(started[0].got, ElementsAre(std::pair("worker", SIGUSR1)));
-  EXPECT_FALSE(group().ask_to_leave(1, 0)) << "a notice, and no --preempt-signal";
-  EXPECT_THAT(started[1].got, IsEmpty());
+  exec(0);
+  exec(1);
+  events_.clear();
+  group().ask_to_leave(0, SIGUSR1);
+  EXPECT_THAT(started[0].got, ElementsAre(std::pair("notice", SIGUSR1)));
+  ASSERT_THAT(events_, SizeIs(1));
+  EXPECT_EQ(std::get<WorkerTold>(events_.back()).local_rank, 0);
+  group().ask_to_leave(1, 0);
+  EXPECT_THAT(started[1].got, IsEmpty()) << "a notice, and no --preempt-signal";
   job_.preempt_signal = SIGUSR2;
-  EXPECT_TRUE(group().ask_to_leave(1, 0));
-  EXPECT_THAT(started[1].got, ElementsAre(std::pair("worker", SIGUSR2)));
+  heeds_notices = false;
+  group().ask_to_leave(1, 0);
+  EXPECT_THAT(started[1].got, ElementsAre(std::pair("notice", SIGUSR2)));
+  EXPECT_THAT(events_, SizeIs(1)) << "it does not handle the signal";
+  end(0, ExitStatus::exited(0));
+  EXPECT_TRUE(last_end().has_left);
+  end(1, ExitStatus::exited(0));
+  EXPECT_FALSE(last_end().has_left) << "it has come to its end";
+}
+
+TEST_F(WorkersTest, WorkersThatAreHeldGoOnWhenTheRoundIsStopped) {
+  begun();
+  exec(0);
+  exec(1);
+  const auto state = [](std::size_t index) {
+    std::uint32_t read = ~0U;
+    EXPECT_EQ(::pread(started[index].spec.link_page_fd, &read, sizeof read,
+                      offsetof(link::Page, boundaries)),
+              ssize_t{sizeof read});
+    return static_cast<link::BoundaryState>(read);
+  };
+  events_.clear();
+  group().hold_at_boundary();
+  EXPECT_EQ(state(0), link::BoundaryState::kHold);
+  EXPECT_EQ(state(1), link::BoundaryState::kHold);
+  ASSERT_THAT(events_, SizeIs(1));
+  EXPECT_EQ(std::get<WorkersHeld>(events_.back()).passed, 0);
+  group().round_stops();
+  EXPECT_EQ(state(0), link::BoundaryState::kGoOn) << "its handler of the stop signal may run";
+  EXPECT_EQ(state(1), link::BoundaryState::kGoOn);
 }
 
 TEST_F(WorkersTest, AProgramThatIsNotThereIsNotWorthARetry) {
@@ -294,12 +333,6 @@ TEST_F(WorkersTest, AKillIsOneAfterTheGraceOnlyWhenThatIsOver) {
   begun();
   group.signal(1, SIGKILL);
   EXPECT_THAT(killed_, ElementsAre(1)) << "the next round has a grace of its own";
-}
-
-TEST_F(WorkersTest, WhoTakesNoRequestsOverItsLinkIsAskedToLeaveByTheSignalAlone) {
-  begun().ask_to_leave(1, SIGUSR1);
-  EXPECT_THAT(started[1].got, ElementsAre(std::pair("worker", SIGUSR1)));
-  EXPECT_THAT(started[0].got, IsEmpty());
 }
 
 TEST_F(WorkersTest, SignalsOfJobControlReachGroupsAndNoticesTheWorkersAlone) {

@@ -327,9 +327,10 @@ Leader in_state(State state) {
 }
 
 std::string names_of(const std::vector<ToNode>& out) {
-  constexpr const char* kNames[] = {"Refused",   "Warning",     "WaitForNodes", "WaitAsSpare",
-                                    "OpenStore", "RoundStart",  "RoundStop",    "DeclaredLost",
-                                    "JobEnd",    "GroupBroken", "ReplaceWorker"};
+  constexpr const char* kNames[] = {"Refused",   "Warning",     "WaitForNodes",  "WaitAsSpare",
+                                    "OpenStore", "RoundStart",  "RoundStop",     "DeclaredLost",
+                                    "JobEnd",    "GroupBroken", "ReplaceWorker", "HoldSteps",
+                                    "LeaveAt"};
   static_assert(std::size(kNames) == std::variant_size_v<ToAgent>);
   std::string text;
   for (const ToNode& each : out) {
@@ -395,6 +396,16 @@ const Row kTable[] = {
     {"WorkersRecover", 1, says(WorkersRecover{}), {"", "", "", "", "", ""}},
     {"Regrouped", 1, says(Regrouped{{}, 1}), {"", "", "", "", "", ""}},
     {"CannotRegroup", 1, says(CannotRegroup{{}, 1}), {"", "", "", "", "", ""}},
+    {"LeaveWanted", 1, says(LeaveWanted{}), {"", "", "", "HoldSteps>0 HoldSteps>1", "", ""}},
+    {"StepsHeld without a question", 1, says(StepsHeld{{}, 7}), {"", "", "", "", "", ""}},
+    {"StepsHeld of all",
+     1,
+     [](Leader& job, int from) {
+       job.said(from, LeaveWanted{job.core.round()});
+       job.said(0, StepsHeld{job.core.round(), 7});
+       return job.said(from, StepsHeld{job.core.round(), 9});
+     },
+     {"", "", "", "LeaveAt>0 LeaveAt>1", "", ""}},
     {"SomeWorkersDone", 1, says(SomeWorkersDone{}), {"", "", "", "", "", ""}},
     {"WorkersDone", 1, says(WorkersDone{}), {"", "", "", "", "", ""}},
     {"RoundStopped", 1, says(RoundStopped{}), {"", "", "", "", "", ""}},

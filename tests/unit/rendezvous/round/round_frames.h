@@ -131,7 +131,7 @@ inline std::vector<wire::AgentFrame> example_agent_frames() {
            StoreNotOpened{Round{2}, "every port is taken"},
            WorkerFailed{Round{3}, example_failure()},
            SomeWorkersDone{Round{4}},
-           WorkersDone{Round{5}},
+           WorkersDone{Round{5}, true},
            RoundStopped{Round{6}, {example_failure(), bare, example_failure()}, {3, 4}},
            NodeLeaving{10, true},
            NodeStuck{"worker 3 does not end"},
@@ -142,6 +142,8 @@ inline std::vector<wire::AgentFrame> example_agent_frames() {
            WorkerReplaceable{Round{11}, example_failure(), 1'000'000'000'009, 12, false},
            Regrouped{Round{13}, 14},
            CannotRegroup{Round{15}, 16},
+           LeaveWanted{Round{17}},
+           StepsHeld{Round{18}, 1'000'000'000'019},
        }) {
     frames.emplace_back(wire::Message<ToLeader>{80, 81, message});
   }
@@ -170,6 +172,8 @@ inline std::vector<wire::LeaderFrame> example_leader_frames() {
            JobEnd{example_outcome()},
            GroupBroken{Round{8}, 11},
            ReplaceWorker{Round{15}, 16, 17, example_failure(), 18, 19},
+           HoldSteps{Round{20}},
+           LeaveAt{Round{21}, 1'000'000'000'022},
        }) {
     frames.emplace_back(wire::Message<ToAgent>{92, 93, message});
   }
