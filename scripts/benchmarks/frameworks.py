@@ -23,7 +23,7 @@ class Job(Training):
         self.times = Path(folder) / "times"
         super().__init__(folder, ddprun_with(standby, folder), [ROOT / f"tests/compat/frameworks/{name}_training.py"],
                          PYTHON_EXEC=str(PYTHON), FOLDER=folder, TIMES=str(self.times), HF_HOME=folder, HF_HUB_OFFLINE="1",
-                         CUDA_VISIBLE_DEVICES="", ACCELERATE_USE_CPU="1")
+                         CUDA_VISIBLE_DEVICES="", ACCELERATE_USE_CPU="1", PYTHONPATH=str(ROOT / "worker_lib/python"))
 
     def lines(self):
         return self.times.read_text().splitlines() if self.times.exists() else []

@@ -4,6 +4,7 @@
 
 - Each name `ddprun.…` in the documents is there after `import ddprun`, which imports nothing that is not asked for.
 - Each block of Python, and each call in the text that has arguments, runs: alone, and in two workers. "…" is the reader's part.
+  Of a block for a framework only the imports run: scripts/frameworks has the rest.
 - A block that calls ddprun.keep() runs in three workers, too, that all die behind it: each gets back what it had.
 """
 import ast
@@ -37,6 +38,7 @@ model = torch.nn.Linear(2, 1)
 ddp = DistributedDataParallel(model)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+save = print
 scaler, loss_of, loss, step, total, steps = None, torch.nn.functional.mse_loss, torch.tensor(0.5), 1, 10, 6
 '''
 
@@ -147,6 +149,9 @@ class Shown(unittest.TestCase):
         self.assertGreaterEqual(len(found), 4, found)
         for where, text in found:
             text = re.sub(r"^(\s*)…$", r"\1pass", text, flags=re.MULTILINE)
+            if re.search(r"^from ddprun\.(accelerate|lightning|transformers) ", text, re.MULTILINE):
+                compile(text, where, "exec")
+                text = "".join(re.findall(r"^from .*\n", text, re.MULTILINE))
             program += f"# {where}\n{text}\n"
         self.assertIn("ddprun.progress.report(step, total, loss=loss)", program)
         self.run_program(program)

@@ -1,14 +1,17 @@
-"""Frameworks, as they are published, under ddprun: started, a rank killed, resumed. Nothing is downloaded: models and data
-are made on the spot, and trained on the CPU.
+"""Frameworks, as they are published, under ddprun: started, a rank killed or the job preempted, resumed. Nothing is downloaded:
+models and data are made on the spot, and trained on the CPU.
 
 Each training here is run twice: without a fault, and with one in which the last rank is killed after a checkpoint. It must
 go on from that checkpoint and end with the same weights; with Accelerate in a loop of one's own it is replaced in place, too.
+With the adapters of ddprun.accelerate, ddprun.transformers and ddprun.lightning it is preempted, leaves with 113, is started
+again, and must end with the same bits.
 FSDP2's job is not restarted but started again with another number of ranks. torchft's replicas are jobs of their own: the
 killed one comes back with the living one's weights. Accelerate's own test scripts only have to pass, over Gloo and, where
 ddprun.torch is beside DDPRUN, with shm in its place.
 
-usage: frameworks.py DDPRUN [NAME…]     NAME: accelerate, accelerate-in-place, accelerate-tests,
-                                              accelerate-tests-shm, transformers, lightning, fsdp2, deepspeed, torchft
+usage: frameworks.py DDPRUN [NAME…]     NAME: accelerate, accelerate-in-place, accelerate-preempted, accelerate-tests,
+                                              accelerate-tests-shm, transformers, transformers-preempted, lightning,
+                                              lightning-preempted, fsdp2, deepspeed, torchft
 """
 
 import importlib.metadata
@@ -28,6 +31,7 @@ README = HERE.parents[2] / "launcher/README.md"
 PACKAGE = HERE.parents[2] / "worker_lib/python"
 LONGEST_S = 600
 STEPS, SAVED_AT, KILLED_AT = 8, 4, 6  # as in tiny.py
+PREEMPTED_STEPS = 400  # the ranks agree twice a second, and each step takes 10 ms from the signal on
 # test_distributed_data_loop.py waits for ever on the CPU, under torchrun as well.
 ACCELERATE_TESTS = ("test_script.py", "test_ops.py", "test_sync.py")
 
@@ -45,7 +49,8 @@ def start(folder, words, **variables):
     environment = {name: value for name, value in os.environ.items()
                    if not name.startswith(("PET_", "DDPRUN_", "TORCHELASTIC_"))}
     environment |= {"PYTHON_EXEC": sys.executable, "FOLDER": str(folder), "HF_HOME": str(folder), "HF_HUB_OFFLINE": "1",
-                    "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu", "ACCELERATE_USE_CPU": "1"}
+                    "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu", "ACCELERATE_USE_CPU": "1",
+                    "PYTHONPATH": str(PACKAGE)}
     with open(folder / "output", "a") as output:
         return subprocess.Popen([DDPRUN, *words], stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd=folder,
                                 env=environment | variables)
@@ -69,13 +74,13 @@ def result(folder):
     return json.loads((folder / "result.json").read_text())
 
 
-def compare(plain, resumed, first=SAVED_AT):
-    if (plain["resumed_from"], plain["steps"]) != (0, STEPS):
+def compare(plain, resumed, first=SAVED_AT, steps=STEPS, most=1e-5):
+    if (plain["resumed_from"], plain["steps"]) != (0, steps):
         raise Failed(f"without a fault: from step {plain['resumed_from']} to {plain['steps']}")
-    if (resumed["resumed_from"], resumed["steps"]) != (first, STEPS):
-        raise Failed(f"after the kill: from step {resumed['resumed_from']} to {resumed['steps']}")
+    if (resumed["resumed_from"], resumed["steps"]) != (first, steps):
+        raise Failed(f"resumed: from step {resumed['resumed_from']} to {resumed['steps']}, not from {first} to {steps}")
     difference = max(abs(a - b) for a, b in zip(plain["weights"], resumed["weights"], strict=True))
-    if difference > 1e-5:
+    if not difference <= most:
         raise Failed(f"weights differ by {difference}")
 
 
@@ -86,6 +91,32 @@ def restarted(name, folders):
     run(killed, ["--nproc-per-node=2", "--max-restarts=1", script], KILL="1")
     compare(result(plain), result(killed))
     return f"a killed rank: the same weights from step {SAVED_AT} on"
+
+
+def preempted(name, folders):
+    words = ["--nproc-per-node=2", "--preempt-signal=USR1", str(HERE / f"{name.removesuffix('-preempted')}_training.py")]
+    steps = {"STEPS": str(PREEMPTED_STEPS), "SAVED_AT": str(PREEMPTED_STEPS)}
+    plain, folder = folders(), folders()
+    run(plain, words, **steps)
+    job = start(folder, words, PREEMPTED="1", **steps)
+    began = [folder / f"began-{rank}" for rank in range(2)]
+    deadline = time.monotonic() + LONGEST_S
+    while any(not each.exists() or each.read_text() != str(KILLED_AT) for each in began):
+        if job.poll() is not None or time.monotonic() > deadline:
+            end(job, folder, codes=())
+        time.sleep(0.05)
+    job.send_signal(signal.SIGUSR1)
+    (folder / "go").touch()
+    end(job, folder, codes=(113,))
+    if over := [each.name for each in folder.glob("over-*")]:
+        raise Failed(f"what follows the training has run: {over}")
+    last = {int(each.read_text()) for each in began}
+    if len(last) != 1:
+        raise Failed(f"the ranks left at different steps: {last}")
+    first = last.pop() + 1
+    run(folder, words, **steps)
+    compare(result(plain), result(folder), first, PREEMPTED_STEPS, most=0)
+    return f"preempted, left with 113 after step {first} on both ranks, started again: the same bits"
 
 
 def prepared_workers(folder, job):
@@ -108,7 +139,7 @@ def replaced(name, folders):
     for is_killed in (False, True):
         folder = folders()
         (folder / "control").mkdir(mode=0o700)
-        job = start(folder, words, DDPRUN_CONTROL_DIR=str(folder / "control"), PYTHONPATH=str(PACKAGE))
+        job = start(folder, words, DDPRUN_CONTROL_DIR=str(folder / "control"))
         workers = prepared_workers(folder, job)
         (folder / "go").touch()
         if is_killed:
@@ -172,7 +203,9 @@ def replicas(name, folders):
 CASES = {"accelerate": (restarted, "accelerate"), "accelerate-in-place": (replaced, "accelerate"),
          "accelerate-tests": (accelerate_tests, "accelerate"),
          "accelerate-tests-shm": (accelerate_tests_over_shm, "accelerate"),
-         "transformers": (restarted, "transformers"), "lightning": (restarted, "lightning"),
+         "accelerate-preempted": (preempted, "accelerate"),
+         "transformers": (restarted, "transformers"), "transformers-preempted": (preempted, "transformers"),
+         "lightning": (restarted, "lightning"), "lightning-preempted": (preempted, "lightning"),
          "fsdp2": (other_world_size, "torch"), "deepspeed": (restarted, "deepspeed"), "torchft": (replicas, "torchft")}
 
 

@@ -4,6 +4,8 @@ import lightning
 import tiny
 import torch
 
+from ddprun.lightning import DataLoader, LeaveCallback
+
 
 class Module(lightning.LightningModule):
     def __init__(self):
@@ -16,7 +18,7 @@ class Module(lightning.LightningModule):
     def training_step(self, batch, _):
         tiny.begins(self.global_step)
         inputs, targets = batch
-        return torch.nn.functional.mse_loss(self.model(inputs), targets)
+        return torch.nn.functional.mse_loss(self.model(tiny.dropped(inputs)), targets)
 
     def configure_optimizers(self):
         return torch.optim.AdamW(self.parameters(), lr=0.01)
@@ -24,9 +26,9 @@ class Module(lightning.LightningModule):
 
 checkpoint = lightning.pytorch.callbacks.ModelCheckpoint(
     dirpath=tiny.FOLDER / "checkpoints", every_n_train_steps=tiny.SAVED_AT, save_last=True)
+leave = LeaveCallback(tiny.FOLDER / "leave.ckpt")
 trainer = lightning.Trainer(accelerator="cpu", devices=tiny.WORLD, strategy="ddp", max_steps=tiny.STEPS, logger=False,
-                            callbacks=[checkpoint], enable_progress_bar=False, enable_model_summary=False)
-module, last = Module(), tiny.FOLDER / "checkpoints/last.ckpt"
-trainer.fit(module, torch.utils.data.DataLoader(tiny.data(), batch_size=12 // tiny.WORLD),
-            ckpt_path=last if last.exists() else None, weights_only=False)
+                            callbacks=[checkpoint, leave], enable_progress_bar=False, enable_model_summary=False)
+module, loader = Module(), DataLoader(tiny.data(), batch_size=12 // tiny.WORLD, shuffle=True)
+trainer.fit(module, loader, ckpt_path=leave.checkpoint(tiny.FOLDER / "checkpoints/last.ckpt"), weights_only=False)
 tiny.is_over(module.first, trainer.global_step, module.parameters())

@@ -3,7 +3,8 @@
 import tiny
 import torch
 import transformers
-from transformers.trainer_utils import get_last_checkpoint
+
+from ddprun.transformers import LeaveCallback, last_checkpoint
 
 torch.manual_seed(7)
 model = transformers.GPT2LMHeadModel(transformers.GPT2Config(
@@ -25,7 +26,6 @@ arguments = transformers.TrainingArguments(
     output_dir=str(tiny.FOLDER / "checkpoints"), use_cpu=True, max_steps=tiny.STEPS, save_steps=tiny.SAVED_AT, report_to=[],
     per_device_train_batch_size=12 // tiny.WORLD, learning_rate=0.01, disable_tqdm=True)
 trainer = transformers.Trainer(model, arguments, train_dataset=[{"input_ids": each, "labels": each} for each in tokens],
-                               callbacks=[Watch()])
-output = tiny.FOLDER / "checkpoints"
-trainer.train(resume_from_checkpoint=get_last_checkpoint(str(output)) if output.exists() else None)
+                               callbacks=[Watch(), LeaveCallback()])
+trainer.train(resume_from_checkpoint=last_checkpoint(arguments.output_dir))
 tiny.is_over(first, trainer.state.global_step, model.parameters())

@@ -1,5 +1,6 @@
 """For Python programs that ddprun starts; none needs it. `ddprun.progress` tells how far a worker is; `ddprun.recoverable` lets
-ranks that die be replaced while the others go on; `ddprun.keep` keeps a training's state in memory that outlives all ranks.
+ranks that die be replaced while the others go on; `ddprun.keep` keeps a training's state in memory that outlives all ranks;
+`ddprun.should_leave` says when all ranks are to save and leave, because the job is preempted.
 
 Steps of PyTorch's optimizers are told without it: ddprun brings the hooks of this package into every Python program that
 it starts (`ddprun.hooks`), unless DDPRUN_PYTHON_HOOKS=0.
@@ -10,13 +11,14 @@ import sys
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without the import
 if TYPE_CHECKING:
-    from typing import Any, Mapping, Sequence
+    from typing import Any, Callable, Mapping, Sequence
     import torch as _torch
     from ddprun.keeping import Kept
     from ddprun.training import Training
 
 __version__ = "0.1.0"  # as CMakeLists.txt has it for ddprun
-_ON_DEMAND = ("progress", "torch", "training")  # the modules that a program may use; the last two import PyTorch
+# The modules that a program may use; all but the first import PyTorch, the last three the framework of their name.
+_ON_DEMAND = ("progress", "torch", "training", "accelerate", "lightning", "transformers")
 
 
 def __getattr__(name):
@@ -36,7 +38,7 @@ def __dir__():
 
 def recoverable(model: "_torch.nn.Module | Sequence[_torch.nn.Module]", optimizer: "Any", *, parts: "Mapping[str, Any]" = {},
                 per_rank: "Mapping[str, Any]" = {}, unchanged: "Sequence[Any]" = (), memory_every: int = 0,
-                **more_parts: "Any") -> "Training":
+                on_leave: "Callable[[], Any] | None" = None, **more_parts: "Any") -> "Training":
     """Returns a ddprun.training.Training, whose loop survives the death of a rank: the rank is replaced, the others go on.
 
         training = ddprun.recoverable(ddp, optimizer, scheduler=scheduler)
@@ -67,6 +69,10 @@ def recoverable(model: "_torch.nn.Module | Sequence[_torch.nn.Module]", optimize
     With `memory_every=K` the state is kept in memory of the agent every K steps (see ddprun.keep()): when all ranks have died,
     the loops go on from there.
 
+    When the job is preempted, every rank calls `on_leave` behind the same step, and then ends by SystemExit: what follows the
+    loop does not run. It saves, with training.position where the training goes on from there. Without `on_leave` the loop goes on;
+    should_leave() in it is for a program that leaves by itself.
+
     Objects with a state in the functions around the loop that were not given are looked for at the first steps; if there is
     one, or if something cannot be made again, ddprun says so in one line, and restarts all ranks when one dies. After a
     replacement the ranks are compared before the next step is committed; if they differ, all begin anew, and a line names what.
@@ -75,7 +81,37 @@ def recoverable(model: "_torch.nn.Module | Sequence[_torch.nn.Module]", optimize
     when all ranks have to begin anew.
     """
     from ddprun import training
-    return training.make(model, optimizer, parts, per_rank, unchanged, memory_every, more_parts)
+    return training.make(model, optimizer, parts, per_rank, unchanged, memory_every, on_leave, more_parts)
+
+
+def should_leave() -> bool:
+    """Whether the job is preempted, and all ranks are to save and leave now. It becomes true on all ranks of all nodes at the same
+    call, and stays true:
+
+        for step, batch in enumerate(loader):
+            ...
+            if ddprun.should_leave():
+                save(step)
+                sys.exit()
+
+    Every rank calls it equally often: once after each step. When it has been true and all ranks have ended with 0, the exit code
+    of ddprun is 113, which asks for a requeue. In a loop of recoverable() the calls are not counted, but the steps that were committed.
+
+    A preemption is announced by the signal of --preempt-signal (SIGUSR1 under Slurm) or --preempt-notice, on any node. Most calls take less
+    than a microsecond; at a preemption one waits some milliseconds for the agents. The ranks do not call each other. Without
+    ddprun it is always false. The main thread calls.
+    """
+    return _ask_whether_to_leave()
+
+
+def _ask_whether_to_leave():
+    global _ask_whether_to_leave
+    if "DDPRUN_LINK_FD" in os.environ:
+        from ddprun import leaving
+        _ask_whether_to_leave = leaving.should_leave
+    else:
+        _ask_whether_to_leave = bool
+    return _ask_whether_to_leave()
 
 
 def keep(step: int, *, model: "_torch.nn.Module | Sequence | Mapping | None" = None,

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from ddprun import loading
+from ddprun import leaving, loading
 from ddprun.worker_state import Generators
 
 _END = object()
@@ -22,7 +22,7 @@ _END = object()
 _NO_PARTS = ("model", "models", "optimizers", "sampler", "loader", "loaders", "state", "step", "steps", "epoch", "epochs")
 
 
-def make(model, optimizer, parts, per_rank, unchanged, memory_every, more_parts) -> Training:
+def make(model, optimizer, parts, per_rank, unchanged, memory_every, on_leave, more_parts) -> Training:
     """ddprun.recoverable()."""
     for name in more_parts:
         if name in _NO_PARTS:
@@ -64,9 +64,10 @@ def make(model, optimizer, parts, per_rank, unchanged, memory_every, more_parts)
         generators = Generators(device if device is not None and device.type == "cuda" else None)
     else:
         generators = its.generators
-    training = Training(its, place, generators, memory)
+    training = Training(its, place, generators, memory, on_leave)
     if found is not None:
         training._go_on_from(*found)
+    leaving.count_by(lambda: place.committed)
     return training
 
 
@@ -181,9 +182,9 @@ class Step:
 class Training:
     """What ddprun.recoverable() returns. All calls are of the main thread."""
 
-    def __init__(self, recovery: Any, place: Place, generators: Generators, memory: Any = None):
+    def __init__(self, recovery: Any, place: Place, generators: Generators, memory: Any = None, on_leave: Any = None):
         self._recovery, self._memory = recovery, memory  # None: no worker is replaced in place; nothing is kept in memory
-        self._place, self._generators = place, generators
+        self._place, self._generators, self._on_leave = place, generators, on_leave
         self._before, self._of_processes = None, {}  # generators before the batch of a step that is kept was loaded
         self._states: dict = {}  # generators of the loader's processes
         self._at_first_entry: Any = None  # a function
@@ -336,6 +337,8 @@ class Training:
         if bar is not None:
             bar.update(place.steps * batches_per_step)
         while True:
+            if self._step is not None and self._on_leave is not None and leaving.leaves_at(place.committed):
+                self._leave_job()
             is_on = self._is_on()
             if is_on:
                 recovery.note_before_batch()
@@ -362,6 +365,12 @@ class Training:
                 bar.update(len(batch) if batches_per_step > 1 else 1)
         if bar is not None:
             bar.close()
+
+    def _leave_job(self) -> None:
+        if self._recovery is not None:
+            self._recovery.withdraw()
+        self._on_leave()
+        leaving.end()
 
     def _give(self, batch) -> Step:
         self._step = Step(self, batch, self._place.committed, self._place.epoch)

@@ -1,0 +1,116 @@
+"""Whether all ranks are to leave now, because the job is preempted: ddprun.should_leave(), and the step boundaries of
+ddprun.recoverable().
+
+Every rank counts its boundaries, and notes the number on the page of its link (link::Boundaries in
+rendezvous/common/worker_abi/worker_link.h). When a node is preempted, the agents hold the ranks at their next boundary, see
+which one the foremost rank has passed, and let all go on until the one behind it. A rank that is held waits for its agent
+alone, for milliseconds. Ranks do not call each other for it.
+"""
+
+import _thread
+import os
+import struct
+import sys
+import time
+
+from ddprun import progress
+
+_AT = 1056  # where the boundaries are on the page
+_STATE, _LEAVE_AT, _PASSED = _AT // 8, _AT // 8 + 1, _AT // 8 + 2
+_TAKES_PART_AT, _HAS_LEFT_AT = _AT + 24, _AT + 28
+_HOLD, _LEAVE = 1, 2
+_SIGNAL_AT = 24  # that announces a preemption, in the page's header
+_SINCE = 8  # version of the link
+_FUTEX, _FUTEX_WAIT = 202, 0  # x86-64
+
+_boundaries = None  # not looked for yet; False: there are none
+_calls = 0
+_counted = None  # a function that returns how many boundaries this rank has passed; None: the calls are counted
+
+
+class _Boundaries:
+    def __init__(self, link):
+        self._page, self._numbers = link.page, memoryview(link.page).cast("q")  # each number is stored at once
+        # Its use is a full barrier of memory: the number is there for the agent before this rank looks whether it is held.
+        self._barrier = _thread.allocate_lock()
+        struct.pack_into("=I", self._page, _TAKES_PART_AT, 1)
+        _ignore_notice(struct.unpack_from("=i", self._page, _SIGNAL_AT)[0])
+
+    def leaves_at(self, boundary):
+        numbers = self._numbers
+        numbers[_PASSED] = boundary
+        with self._barrier:
+            pass
+        if not numbers[_STATE]:
+            return False
+        while numbers[_STATE] == _HOLD:
+            self._await_change()
+        if numbers[_STATE] != _LEAVE or boundary < numbers[_LEAVE_AT]:
+            return False
+        struct.pack_into("=I", self._page, _HAS_LEFT_AT, 1)
+        return True
+
+    def _await_change(self):
+        import ctypes
+        word = ctypes.c_uint32.from_buffer(self._page, _AT)
+        ctypes.CDLL(None).syscall(ctypes.c_long(_FUTEX), ctypes.byref(word), _FUTEX_WAIT, _HOLD, None, None, 0)
+
+
+def _ignore_notice(number):
+    """Schedulers send SIGUSR1 and SIGUSR2 to all processes of a job, and this one hears of the preemption by its link."""
+    import signal
+    if number in (signal.SIGUSR1, signal.SIGUSR2) and signal.getsignal(number) == signal.SIG_DFL:
+        try:
+            signal.signal(number, signal.SIG_IGN)
+        except ValueError:
+            pass  # on another thread than the main one
+
+
+def _open():
+    global _boundaries
+    _boundaries = False
+    link = progress.link_of_process()
+    if link and link.version >= _SINCE:
+        if os.uname().machine == "x86_64":
+            _boundaries = _Boundaries(link)
+        else:
+            print("ddprun: should_leave() is always false: it was not tried on this architecture", file=sys.stderr, flush=True)
+
+
+def leaves_at(boundary):
+    """Whether this rank, which has passed so many boundaries with this one, is to leave. Equal on all ranks at the same number. It may
+    wait for the agents."""
+    if _boundaries is None:
+        _open()
+    return bool(_boundaries) and _boundaries.leaves_at(boundary)
+
+
+def count_by(counted):
+    """From here on boundaries are counted by this function, which returns the number of the last one."""
+    global _counted
+    _counted = counted
+
+
+def should_leave():
+    """ddprun.should_leave()."""
+    global _calls
+    if _counted is not None:
+        return leaves_at(_counted())
+    _calls += 1
+    return leaves_at(_calls)
+
+
+def end():
+    """Raises SystemExit(0), behind the ranks' last call."""
+    # A thread of Gloo's lets go of the call's tensors after the call has returned, and needs the interpreter for that; PyTorch 2.11
+    # aborts the process if the interpreter ends meanwhile. There is nothing to wait for.
+    time.sleep(0.1)
+    raise SystemExit(0)
+
+
+def _forget():
+    global _boundaries
+    _boundaries = False  # a process that is forked is no rank
+
+
+os.register_at_fork(after_in_child=_forget)
