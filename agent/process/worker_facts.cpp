@@ -1,8 +1,13 @@
 #include "agent/process/worker_facts.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <cerrno>
 #include <charconv>
 #include <cstdint>
 #include <filesystem>
@@ -60,6 +65,9 @@ bool is_shell(pid_t pid, const std::string& proc) {
 
 bool runs_a_shell(const char* path) {
   if (names_a_shell(path)) return true;
+  struct stat about {
+  };  // a pipe would be waited for, and a device may do something when it is opened
+  if (::stat(path, &about) != 0 || !S_ISREG(about.st_mode)) return false;
   std::array<char, 256> begin{};
   const int file = ::open(path, O_RDONLY | O_CLOEXEC);
   const ssize_t size = file < 0 ? 0 : TEMP_FAILURE_RETRY(::read(file, begin.data(), begin.size()));

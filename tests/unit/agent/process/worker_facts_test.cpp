@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -97,6 +98,8 @@ TEST(WorkerFacts, AScriptForAShellRunsAShell) {
            "ELF"));
   EXPECT_FALSE(runs("#!"));
   EXPECT_FALSE(runs(""));
+  ASSERT_EQ(::mkfifo((folder / "pipe").c_str(), 0600), 0);
+  EXPECT_FALSE(runs_a_shell((folder / "pipe").c_str())) << "an argument of the program";
   EXPECT_TRUE(runs_a_shell("/usr/bin/bash"));
   EXPECT_FALSE(runs_a_shell("/nowhere/train"));
 }
