@@ -106,10 +106,15 @@ static void fields(const JsonReader& json, WorkerEnded& ended) {
   json("has_standby", ended.replaceable->has_standby);
 }
 
-static void fields(auto& json, Is<WorkerHung> auto& hung) {
-  json("round", hung.round);
-  json("local_rank", hung.local_rank);
+// Events that say no more than which worker it is.
+template <typename T>
+concept IsOfAWorker =
+    Is<T, WorkerHung> || Is<T, WorkerCannotRegroup> || Is<T, WorkerStarted> || Is<T, WorkerTold>;
+static void fields(auto& json, IsOfAWorker auto& event) {
+  json("round", event.round);
+  json("local_rank", event.local_rank);
 }
+
 static void fields(auto& json, Is<StopSignal> auto& stop) { json("signal", stop.signal); }
 static void fields(auto& json, Is<PreemptSignal> auto& notice) { json("signal", notice.signal); }
 
@@ -141,19 +146,9 @@ static void fields(auto& json, Is<WorkerRegrouped> auto& regrouped) {
   json("generation", regrouped.generation);
 }
 
-static void fields(auto& json, Is<WorkerCannotRegroup> auto& refusal) {
-  json("round", refusal.round);
-  json("local_rank", refusal.local_rank);
-}
-
 static void fields(auto& json, Is<RegroupIsLate> auto& late) {
   json("round", late.round);
   json("generation", late.generation);
-}
-
-static void fields(auto& json, Is<WorkerStarted> auto& started) {
-  json("round", started.round);
-  json("local_rank", started.local_rank);
 }
 
 static void fields(auto& json, Is<StartIsLate> auto& late) { json("round", late.round); }
@@ -161,11 +156,6 @@ static void fields(auto& json, Is<StartIsLate> auto& late) { json("round", late.
 static void fields(auto& json, Is<WorkersHeld> auto& held) {
   json("round", held.round);
   json("passed", held.passed);
-}
-
-static void fields(auto& json, Is<WorkerTold> auto& told) {
-  json("round", told.round);
-  json("local_rank", told.local_rank);
 }
 
 static void fields(auto& json, Is<WorkerSeen> auto& worker) {

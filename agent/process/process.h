@@ -37,8 +37,8 @@ struct ProcessSpec {
   int link_snapshot_fd = -1;
   int link_mirror_fd = -1;  // of a prepared standby: the mirror of the worker that it may replace
   // Written to the link's page for the worker, as link::Header has them. SIGUSR1 and SIGUSR2, which schedulers send to all
-  // processes of a job, are ignored by a worker that does not handle them, unless its command names a shell, whose `trap` could not take
-  // them then.
+  // processes of a job, are ignored by a worker that does not handle them, unless its command names a shell, whose `trap`
+  // could not take them then.
   int preempt_signal = 0;
   StepKind wanted_kind = StepKind::kProgram;
   std::int64_t wanted_step = 0;

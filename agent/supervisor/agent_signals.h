@@ -1,5 +1,6 @@
 // The signals that this agent gets: requests to stop, a preemption, and job control; and the provider's notice of a
-// preemption, which means the same as that signal. It says what a signal means and passes it on as an event of the core, or to the workers. Owned by the Supervisor; event loop only.
+// preemption, which means the same as that signal. It says what a signal means and passes it on as an event of the core, or
+// to the workers. Owned by the Supervisor; event loop only.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -7,7 +8,6 @@
 #include <functional>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "agent/core/node_core.h"
 #include "agent/notice/provider_answers.h"

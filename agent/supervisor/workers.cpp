@@ -357,11 +357,11 @@ void Workers::look_whether_all_are_told(int looks) {
   for (int local_rank = 0; local_rank < count(); ++local_rank)
     are_all_told &= tell_to_leave(local_rank);
   if (are_all_told) return;
-  if (looks == kLooksUntilWord) parts_.log.warn(who_does_not_react());
+  if (looks == kLooksUntilWord) parts_.log.warn(word_on_ranks_that_do_not_react());
   leave_timer_.arm(kLookAgain, [this, looks] { look_whether_all_are_told(looks + 1); });
 }
 
-std::string Workers::who_does_not_react() const {
+std::string Workers::word_on_ranks_that_do_not_react() const {
   std::vector<int> ranks;
   int signal = 0;
   for (int local_rank = 0; local_rank < count(); ++local_rank) {

@@ -137,7 +137,7 @@ class Workers {
   void do_not_start();
   bool tell_to_leave(int local_rank);
   void look_whether_all_are_told(int looks);
-  std::string who_does_not_react() const;
+  std::string word_on_ranks_that_do_not_react() const;
   void set_boundaries(const WorkerLink::Boundaries& boundaries);
   Result<void> start_one(int local_rank);
   WorkerIdentity identity_of(int local_rank) const;
