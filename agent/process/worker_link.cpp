@@ -33,6 +33,8 @@ using rdzv::UniqueFd;
 // Messages read at once; the event loop serves others before the rest, so a worker that sends
 // without end blocks nobody.
 constexpr int kMessagesAtOnce = 16;
+// More than a socket has room for. A child of the worker may have the socket, too, and send without end.
+constexpr int kMessagesLeft = 1024;
 
 // A worker may write any time; the age must not become negative.
 std::chrono::nanoseconds since(std::int64_t at_ns, std::int64_t now_ns) {
@@ -134,7 +136,7 @@ void WorkerLink::started(pid_t pid, Hooks hooks) {
 
 bool WorkerLink::ask_to_leave() {
   must_leave_ = true;
-  read_messages();  // there may be a hello that was not read yet
+  read_messages(kMessagesAtOnce);  // there may be a hello that was not read yet
   send_leave();
   return was_told_ && socket_.is_open();
 }
@@ -273,7 +275,7 @@ void WorkerLink::await_message() {
                      lifetime_.guard([this](const boost::system::error_code& ec) {
                        if (ec || !socket_.is_open()) return;
                        const auto watched = lifetime_.watch();
-                       read_messages();
+                       read_messages(kMessagesAtOnce);
                        if (!watched.expired() && socket_.is_open()) await_message();
                      }));
 }
@@ -313,12 +315,15 @@ WorkerLink::Packet WorkerLink::receive(int socket) {
   return packet;
 }
 
-void WorkerLink::read_messages() {
+void WorkerLink::ended() { read_messages(kMessagesLeft); }
+
+void WorkerLink::read_messages(int most) {
   const auto self = shared_from_this();
   const auto is_owned = [&self] { return self.use_count() > 1; };
-  for (int left = kMessagesAtOnce; left > 0 && socket_.is_open() && is_owned(); --left) {
+  for (int left = most; left > 0 && socket_.is_open() && is_owned(); --left) {
     Packet packet = receive(socket_.native_handle());
-    if (packet.length < 0 && errno == EINTR) continue;
+    // ECONNRESET comes once, before what a worker sent that has ended and left messages unread.
+    if (packet.length < 0 && (errno == EINTR || errno == ECONNRESET)) continue;
     if (packet.length < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
     if (packet.length <= 0) return close();  // the worker has ended, or closed its link
     if (on_message(packet)) continue;

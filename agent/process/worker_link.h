@@ -50,6 +50,8 @@ class WorkerLink : public std::enable_shared_from_this<WorkerLink> {
   int worker_page() const { return page_.get(); }
   int worker_record() const { return record_.get(); }
   void started(pid_t pid, Hooks hooks);
+  // The worker has ended: what it sent last is heard now, as its end says more with it. Not in a hook.
+  void ended();
   // For a link that has another owner now. Not in a hook.
   void listen(Hooks hooks) { hooks_ = std::move(hooks); }
 
@@ -109,7 +111,7 @@ class WorkerLink : public std::enable_shared_from_this<WorkerLink> {
              rdzv::UniqueFd worker_socket, rdzv::UniqueFd page, rdzv::UniqueFd record);
 
   void await_message();
-  void read_messages();
+  void read_messages(int most);
   struct Packet;
   static Packet receive(int socket);
   bool on_message(Packet& packet);  // false: it breaks the protocol

@@ -57,7 +57,8 @@ void Channel::await() {
 void Channel::read() {
   std::vector<char> packet(sizeof(zygote::Header) + zygote::kTextMax);
   const ssize_t size = ::recv(socket_.native_handle(), packet.data(), packet.size(), MSG_DONTWAIT);
-  if (size < 0 && (errno == EAGAIN || errno == EINTR)) return await();
+  // ECONNRESET comes once, before what a process sent that has ended and left messages unread.
+  if (size < 0 && (errno == EAGAIN || errno == EINTR || errno == ECONNRESET)) return await();
   zygote::Header header;
   const Events events = events_;  // these calls may destroy this object
   if (size < static_cast<ssize_t>(sizeof header)) return events.closed();

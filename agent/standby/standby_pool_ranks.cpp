@@ -9,6 +9,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <iterator>
+#include <memory>
+#include <string>
+#include <string_view>
 #include <utility>
 
 #include "agent/standby/background.h"
@@ -161,8 +164,15 @@ void StandbyPool::on_end_for_rank(Standby& standby, ExitStatus status) {
   const standby::Lost lost{.local_rank = standby.local_rank,
                            .status = status,
                            .last_words = last_line_of(standby.stderr_file.get())};
+  const std::shared_ptr<WorkerLink> link = standby.link;
   forget(standby);
   hooks_.reaped();
+  link->listen(
+      {.misuse = [](std::string_view) {},
+       .stepped = [](const StepMarks&) {},
+       .cannot_recover = [this](const std::string& why,
+                                bool /*nor_later*/) { post(standby::StandbyCannot{why}); }});
+  link->ended();
   post(lost);
 }
 

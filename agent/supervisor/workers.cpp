@@ -449,6 +449,7 @@ void Workers::on_end(int local_rank, std::uint64_t number, ExitStatus status) {
 }
 
 void Workers::worker_ended(int local_rank, ExitStatus status, pid_t pid) {
+  if (const auto link = worker(local_rank).link) link->ended();
   output_.ended(local_rank);
   rdzv::WorkerFailure end = failure_of(local_rank, status, pid);
   const bool is_preempted = job_.preempt_signal && status.signal == job_.preempt_signal;

@@ -25,6 +25,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <unordered_map>
 #include <vector>
@@ -232,6 +233,7 @@ struct Use {
   std::atomic<pid_t> pid;  // 0: the entry is free
   std::atomic<int> device;
   std::atomic<std::size_t> bytes;
+  std::atomic<std::int64_t> late;        // ns for which the GPU has the bytes after the process
   std::atomic<std::int64_t> dead_since;  // ns of the steady clock; 0: it lives
 };
 constexpr std::size_t kUsesMax = 1024;
@@ -265,9 +267,15 @@ bool lives(pid_t pid) {
   return end != std::string::npos && text[end + 2] != 'Z' && text[end + 2] != 'X';
 }
 
-// The driver has what a dead process had for FAKE_GPU_MEMORY_LATE_MS more.
+// The driver has what a process of the first round had for FAKE_GPU_MEMORY_LATE_MS more. A process of a later round
+// gives its memory back at once: else ranks that fail for want of memory would take it from each other without an end.
+std::int64_t late_after_this_process() {
+  const char* const round = std::getenv("TORCHELASTIC_RESTART_COUNT");
+  if (round != nullptr && std::string_view(round) != "0") return 0;
+  return number_in("FAKE_GPU_MEMORY_LATE_MS", 0) * 1'000'000;
+}
+
 std::size_t used_bytes(int device) {
-  static const std::int64_t late = number_in("FAKE_GPU_MEMORY_LATE_MS", 0) * 1'000'000;
   const std::int64_t now = Clock::now().time_since_epoch().count();
   std::size_t used = 0;
   for (std::size_t i = 0; i < kUsesMax; ++i) {
@@ -276,7 +284,7 @@ std::size_t used_bytes(int device) {
     if (!lives(use.pid)) {
       std::int64_t unknown = 0;
       use.dead_since.compare_exchange_strong(unknown, now);
-      if (now - use.dead_since >= late) continue;
+      if (now - use.dead_since >= use.late) continue;
     }
     used += use.bytes;
   }
@@ -290,9 +298,10 @@ Use& own_use(int device) {
     if (use.pid == own && use.device == device) return use;
   }
   for (std::size_t i = 0; i < kUsesMax; ++i) {
-    pid_t nobody = 0;
-    if (!all_uses()[i].pid.compare_exchange_strong(nobody, own)) continue;
+    pid_t free = 0;
+    if (!all_uses()[i].pid.compare_exchange_strong(free, own)) continue;
     all_uses()[i].device = device;
+    all_uses()[i].late = late_after_this_process();
     return all_uses()[i];
   }
   std::fputs("fake_gpu: too many processes\n", stderr);

@@ -824,6 +824,20 @@ TEST_F(WorkerLinkTest, AWorkerSaysWhyItCannotRecover) {
   EXPECT_THAT(misuses, SizeIs(1));
 }
 
+// The kernel answers with ECONNRESET first where the worker has left something unread.
+TEST_F(WorkerLinkTest, WhatAWorkerSentLastIsHeardThoughItReadNothing) {
+  make();
+  agent->tell_group_broken(Round{0}, 1);
+  link::Sentence cannot;
+  cannot.head.kind = static_cast<std::uint32_t>(link::Kind::kCannotRecover);
+  cannot.head.pid = ::getpid();
+  std::strcpy(cannot.text, "its memory is not back");
+  ASSERT_EQ(::send(worker.socket, &cannot, sizeof cannot, MSG_NOSIGNAL), ssize_t{sizeof cannot});
+  close_worker();
+  handle_events();
+  EXPECT_THAT(reported, ElementsAre("cannot: its memory is not back"));
+}
+
 TEST_F(WorkerLinkTest, AWorkerTellsOfTwoRanksThatDiffer) {
   make();
   link::ReplicasDiffer differ;

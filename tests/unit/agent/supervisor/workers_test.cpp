@@ -3,17 +3,21 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <csignal>
+#include <cstring>
 #include <string>
 #include <utility>
 #include <variant>
 #include <vector>
 
 #include "rendezvous/common/exit_codes.h"
+#include "rendezvous/common/unique_fd.h"
+#include "rendezvous/common/worker_abi/worker_link.h"
 #include "tests/unit/agent/output/output_fixture.h"
 
 namespace ddprun::agent {
@@ -31,6 +35,7 @@ struct Started {
   WorkerProcess::OnEnd on_end;
   WorkerProcess::OnStarted on_started;
   std::vector<std::pair<std::string, int>> got;  // "group" or "worker", and the signal
+  rdzv::UniqueFd link;                           // its end of its link
 };
 
 // What is started, by pid from 100 on; none is refused but the next ones.
@@ -70,7 +75,11 @@ Result<std::unique_ptr<WorkerProcess>> start_fake(boost::asio::io_context&, cons
     refusals.erase(refusals.begin());
     return fail(std::move(error));
   }
-  started.push_back({spec, std::move(on_end), std::move(on_started), {}});
+  started.push_back({spec,
+                     std::move(on_end),
+                     std::move(on_started),
+                     {},
+                     rdzv::UniqueFd(::dup(spec.link_socket_fd))});
   return std::make_unique<FakeProcess>(started.size() - 1);
 }
 
@@ -105,6 +114,9 @@ class WorkersTest : public ::testing::Test {
   // Keeps what the observers see, and what the core gets.
   void note(const WorkerEvent& event) {
     if (const auto* its = std::get_if<worker_event::Started>(&event.what)) pids_ = its->pids;
+    if (const auto* its = std::get_if<worker_event::ReplicasDiffer>(&event.what)) {
+      differences_.push_back(its->what);
+    }
     if (const auto* its = std::get_if<worker_event::Ending>(&event.what)) {
       ending_.push_back(its->local_rank);
       is_readable_ =
@@ -149,6 +161,7 @@ class WorkersTest : public ::testing::Test {
   bool is_readable_ = false;  // the worker that was ending
   std::vector<rdzv::WorkerFailure> ended_;
   std::vector<int> killed_;
+  std::vector<std::string> differences_;
 };
 
 TEST_F(WorkersTest, StartsAWorkerForEveryLocalRankWithItsOwnRank) {
@@ -177,6 +190,21 @@ TEST_F(WorkersTest, TheEndOfAWorkerIsSeenToldAndThenAnEvent) {
   EXPECT_EQ(last_end().failure->status, ExitStatus::exited(3));
   EXPECT_EQ(group.view().running(), 1);
   EXPECT_EQ(group.view().progress(1), std::nullopt);
+}
+
+// The loop may hear of a process's end before it reads what that process has sent.
+TEST_F(WorkersTest, WhatAWorkerSentLastIsHeardBeforeItsEnd) {
+  begun();
+  link::ReplicasDiffer differ;
+  differ.head.pid = 100;
+  differ.step = 40;
+  differ.rank = 4;
+  differ.other = 5;
+  std::strcpy(differ.what, "weight");
+  ASSERT_EQ(::send(started[0].link.get(), &differ, sizeof differ, MSG_NOSIGNAL),
+            ssize_t{sizeof differ});
+  end(0, ExitStatus::exited(1));
+  EXPECT_THAT(differences_, ElementsAre("weight"));
 }
 
 TEST_F(WorkersTest, AWorkerThatSucceedsHasNoFailure) {
