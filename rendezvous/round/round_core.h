@@ -60,7 +60,7 @@
 //   (4) the agent is connected and does not answer (answer_timeout, stop_margin): removed, and told DeclaredLost. Our own
 //       node: Opening: end(CannotRun); Stopping: no time limit, since a preempted one leaves its workers their time. A
 //       leader that was paused itself waits again
-//   (5) as leave_agreement.h says, to all nodes of the round
+//   (5) as step_agreement.h says, to all nodes of the round
 //   (6) with success; if workers of a node have left because of a preemption, and no node says that it is preempted, with the
 //       outcome of one
 //
@@ -91,7 +91,7 @@
 
 #include "rendezvous/common/clock.h"
 #include "rendezvous/round/gathering.h"
-#include "rendezvous/round/leave_agreement.h"
+#include "rendezvous/round/step_agreement.h"
 #include "rendezvous/round/membership.h"
 #include "rendezvous/round/peer_requests.h"
 #include "rendezvous/round/replacements.h"
@@ -190,7 +190,7 @@ class RoundCore {
     bool are_some_done = false;  // a worker ended with 0: its work must not be repeated
     bool has_left = false;       // workers of a node have left because of a preemption
     Replacements replacements = {};
-    LeaveAgreement leave = {};
+    StepAgreement leave = {};
   };
   struct Ended {
     JobOutcome outcome;

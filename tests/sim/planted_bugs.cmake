@@ -52,8 +52,8 @@ plant(LeaderGoesTooEarly rendezvous/round/round_core_queries.cpp "ended != nullp
 plant(NewcomerStandsBeforeSurvivors rendezvous/round/membership.cpp
       "chosen.begin() + survivors" "chosen.begin()")
 plant(WhatWasUnderWayIsLost rendezvous/round/resend_queue.h "unconfirmed_.front().number <= number" "true")
-plant(LeavesAtABoundaryThatWasPassed rendezvous/round/leave_agreement.h "asking->passed + 1" "asking->passed")
-plant(LeaveIsAgreedBeforeAllHaveAnswered rendezvous/round/leave_agreement.h
+plant(LeavesAtABoundaryThatWasPassed rendezvous/round/step_agreement.h "asking->passed + 1" "asking->passed")
+plant(LeaveIsAgreedBeforeAllHaveAnswered rendezvous/round/step_agreement.h
       "asking->answered.size() < nodes" "false")
 plant(WorkersThatHaveLeftAreSuccessful ${agent} "running->has_left || ended.has_left" "false")
 plant(SilenceIsNotNoticed rendezvous/round/liveness.h "now - heard >= keep_alive_.timeout()" "false")

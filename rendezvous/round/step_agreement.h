@@ -22,7 +22,7 @@
 
 namespace ddprun::rdzv {
 
-class LeaveAgreement {
+class StepAgreement {
  public:
   // True: the nodes are asked now.
   bool wanted() {

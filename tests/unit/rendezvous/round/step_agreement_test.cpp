@@ -1,4 +1,4 @@
-#include "rendezvous/round/leave_agreement.h"
+#include "rendezvous/round/step_agreement.h"
 
 #include <gtest/gtest.h>
 
@@ -10,8 +10,8 @@ namespace {
 
 constexpr auto kMax = std::numeric_limits<std::int64_t>::max();
 
-TEST(LeaveAgreement, TheBoundaryIsBehindTheForemostWorker) {
-  LeaveAgreement leave;
+TEST(StepAgreement, TheBoundaryIsBehindTheForemostWorker) {
+  StepAgreement leave;
   EXPECT_FALSE(leave.held(NodeId{0}, 5, 3)) << "nothing was asked";
   EXPECT_TRUE(leave.wanted());
   EXPECT_FALSE(leave.wanted()) << "two nodes are preempted";
@@ -23,9 +23,9 @@ TEST(LeaveAgreement, TheBoundaryIsBehindTheForemostWorker) {
   EXPECT_FALSE(leave.wanted());
 }
 
-TEST(LeaveAgreement, WhatAWorkerWritesIsClamped) {
+TEST(StepAgreement, WhatAWorkerWritesIsClamped) {
   for (const auto& [passed, boundary] : {std::pair{kMax, kMax}, std::pair{-kMax, std::int64_t{1}}}) {
-    LeaveAgreement leave;
+    StepAgreement leave;
     leave.wanted();
     EXPECT_EQ(leave.held(NodeId{0}, passed, 1), boundary);
   }
