@@ -19,7 +19,14 @@ constexpr milliseconds kShortGrace = 1s;
 // connection between them unusable until the node is restarted.
 constexpr milliseconds kShortGraceOfGpu = 5s;
 constexpr milliseconds kLookAgain = 100ms;  // at workers that may enter a collective
-constexpr milliseconds kStacks = 5s;        // SIGKILL is delayed for the stacks by at most this
+constexpr milliseconds kAgreement =
+    2s;  // so long the nodes have to agree upon the step; the leader awaits each for 1 s
+// Workers have so long to come to the step after which they are stopped, but at most this part of shutdown_timeout.
+constexpr int kStepsAhead = 3;
+constexpr int kPartForStep = 5;
+constexpr milliseconds kLeastStep =
+    30ms;                             // also if steps are shorter: a rank may wait for a processor
+constexpr milliseconds kStacks = 5s;  // SIGKILL is delayed for the stacks by at most this
 
 // Most events must name the current round; those that open or start a round name a later one.
 template <typename Event>
@@ -80,7 +87,8 @@ void NodeCore::check() const {
         asked == nullptr || stopping->was_told || armed_ || asked->is_looked_at || asked->is_saving,
         "only workers that were told of a preemption have no time limit");
     const auto* grace = std::get_if<Grace>(&stopping->stage);
-    needs_timer = stopping->is<Stacks>() || stopping->is<Killed>() || (grace && grace->limit);
+    needs_timer = stopping->is<Parking>() || stopping->is<Stacks>() || stopping->is<Killed>() ||
+                  (grace && grace->limit);
     may_have_timer = needs_timer || stopping->is<Asked>();
   }
   must_hold(!needs_timer || armed_, "what is awaited has a time limit");
@@ -146,15 +154,21 @@ void NodeCore::on(Out& out, const rdzv::RoundStop& stop) {
     out.push_back(TellLeader{rdzv::RoundStopped{stop.round, {}}});
     return;
   }
-  if (leaves_in_its_own_time()) {
+  const bool after_failure = stop.why == rdzv::RoundStop::Why::kFailure;
+  const std::optional<StopAhead> ahead = stop_ahead();
+  if (leaves_in_its_own_time() && !ahead) {
     because("the workers were told of a preemption, and have their own time");
-    let_leave(out, stop.why == rdzv::RoundStop::Why::kFailure);
+    let_leave(out, after_failure);
+  } else if (stop.after_step && is_running() && !after_failure) {
+    because("all workers of the round are stopped after the same step");
+    park_workers(out, *stop.after_step);
   } else {
-    stop_workers(out, SIGTERM, stop.why == rdzv::RoundStop::Why::kFailure);
+    stop_workers(out, SIGTERM, after_failure);
   }
   auto& stopping = std::get<Stopping>(state_);
   stopping.follow_with(AnswerStop{});
   tell_of_preemption(out, stopping);
+  if (ahead) tell_of_stop(out, stopping, ahead->signal);
   go_on(out);
 }
 
@@ -171,6 +185,7 @@ void NodeCore::join_anew(Out& out) {
     return;
   }
   because("the leader goes on without this node, which joins it again");
+  if (stop_ahead()) stop_now(out);
   if (leaves_in_its_own_time()) {
     let_leave(out, /*after_failure=*/true);
   } else {
@@ -213,7 +228,7 @@ void NodeCore::on(Out& out, const rdzv::ReplaceWorker& replace) {
 }
 
 void NodeCore::on(Out& out, const rdzv::HoldSteps& hold) {
-  if (taking_part() != nullptr) out.push_back(HoldWorkers{hold.round});
+  if (taking_part() != nullptr) out.push_back(HoldWorkers{hold.round, hold.until});
 }
 
 void NodeCore::on(Out& out, const rdzv::LeaveAt& leave) {
@@ -224,7 +239,28 @@ void NodeCore::on(Out& out, const rdzv::LeaveAt& leave) {
 }
 
 void NodeCore::on(Out& out, const WorkersHeld& held) {
-  if (taking_part() != nullptr) out.push_back(TellLeader{rdzv::StepsHeld{held.round, held.passed}});
+  Running* running = taking_part();
+  if (running == nullptr) return;
+  if (held.step) running->step = *held.step;
+  auto& ahead = running->stop_ahead;
+  if (!ahead || ahead->is_told) {
+    out.push_back(TellLeader{rdzv::StepsHeld{held.round, held.passed, held.until}});
+  } else if (held.passed < 0) {
+    because("the workers handle the signal themselves, or count no steps: they get it at once");
+    stop_now(out);
+  } else {
+    because("the workers of all nodes are stopped after the same step");
+    ahead->is_told = true;
+    out.push_back(TellLeader{rdzv::StopWanted{held.round}});
+    arm(out, std::min(kAgreement, config_.shutdown_timeout / kPartForStep));
+  }
+}
+
+void NodeCore::on(Out& out, const WorkersParked&) {
+  const auto* stopping = std::get_if<Stopping>(&state_);
+  if (stopping == nullptr || !stopping->is<Parking>()) return;
+  because("all workers have done the step");
+  stop_workers(out, SIGTERM);
 }
 
 void NodeCore::on(Out& out, const LeaderLost& lost) {
@@ -232,6 +268,7 @@ void NodeCore::on(Out& out, const LeaderLost& lost) {
                              lost.was_reached ? kExitLeaderLost : kExitRendezvousTimeout);
   outcome.sentence = lost.sentence;
   if (std::holds_alternative<Waiting>(state_)) return finish(out, std::move(outcome));
+  if (stop_ahead()) stop_now(out);
   if (leaves_in_its_own_time()) {
     because(
         "the workers were told of a preemption: they have their own time, and need the leader no "
@@ -255,16 +292,27 @@ void NodeCore::on(Out& out, const CannotRun& cannot) {
 
 void NodeCore::on(Out& out, const WorkerEnded& ended) {
   if (is_waiting()) return;
+  if (ended.failure && stop_ahead()) {
+    std::get<Running>(state_).has_ended.at(static_cast<std::size_t>(ended.local_rank)) = true;
+    stop_now(out);
+    WorkerEnded told = ended;  // by the same sender, perhaps: some signal all processes of a job
+    told.failure->was_told_to_stop = true;
+    return on(out, told);
+  }
   const auto index = static_cast<std::size_t>(ended.local_rank);
   auto* running = std::get_if<Running>(&state_);
   auto* stopping = std::get_if<Stopping>(&state_);
   Workers& workers = running != nullptr ? static_cast<Workers&>(*running) : *stopping;
   workers.has_ended.at(index) = true;
   std::erase(workers.hung, ended.local_rank);
+  if (stopping != nullptr && stopping->is<Parking>() && !ended.failure && !ended.has_left) {
+    stopping->done.push_back(stopping->first_rank + ended.local_rank);
+  }
   if (stopping != nullptr) {
     if (ended.failure) {
       because("the workers are stopped, so that its failure is a consequence");
       stopping->failures.push_back(*ended.failure);
+      if (stopping->is<Parking>()) stop_workers(out, SIGTERM);  // the others may wait for it
     }
     auto* asked = std::get_if<Asked>(&stopping->stage);
     if (asked != nullptr && asked->is_saving && !stopping->have_all_ended()) {
@@ -374,6 +422,7 @@ void NodeCore::on(Out& out, const WorkerHung& hung) {
   auto* running = std::get_if<Running>(&state_);
   if (running == nullptr || running->has_ended.at(static_cast<std::size_t>(hung.local_rank)))
     return;
+  if (stop_ahead()) return stop_now(out);
   running->hung.push_back(hung.local_rank);
   out.push_back(SignalWorker{hung.local_rank, SIGKILL});
   arm(out, config_.kill_timeout);
@@ -383,6 +432,14 @@ void NodeCore::on(Out& out, const StopSignal& stop) {
   if (auto* ending = std::get_if<Ending>(&state_)) {
     return go_on_with(out, ending->steps.signalled());
   }
+  auto* running = std::get_if<Running>(&state_);
+  if (running != nullptr && may_end_step(*running, stop.signal)) {
+    because("the workers may end their step first, unless they handle the signal themselves");
+    running->stop_ahead = StopAhead{stop.signal};
+    out.push_back(HoldWorkers{round_, rdzv::HoldSteps::Until::kRoundStop});
+    return;
+  }
+  if (stop_ahead()) stop_now(out);
   Stopping* stopping = begin_stopping();
   const auto leaving = stopping != nullptr ? stopping->leaving.signalled(stop.signal)
                                            : rdzv::NodeLeaving{stop.signal};
@@ -392,8 +449,34 @@ void NodeCore::on(Out& out, const StopSignal& stop) {
   }
   because("the leader hears it first, so that the ends of the workers are no failures");
   out.push_back(TellLeader{*leaving});
-  stop_workers(out, stop.signal);
+  const bool ends_its_step = stopping != nullptr && stopping->is<Parking>();
+  if (!ends_its_step || stop.signal != SIGTERM) stop_workers(out, stop.signal);
   leave(out, *leaving);
+}
+
+bool NodeCore::may_end_step(const Running& running, int signal) const {
+  const bool is_first = !running.stop_ahead && running.leaving.stays();
+  return signal == SIGTERM && is_first && !running.has_failed && running.hung.empty() &&
+         !leaves_in_its_own_time() && !running.have_all_ended();
+}
+
+std::optional<NodeCore::StopAhead> NodeCore::stop_ahead() const {
+  const auto* running = std::get_if<Running>(&state_);
+  return running != nullptr ? running->stop_ahead : std::nullopt;
+}
+
+// As if the signal had come at this moment.
+void NodeCore::stop_now(Out& out) {
+  const int signal = stop_ahead().value().signal;
+  Stopping& stopping = *begin_stopping();
+  tell_of_stop(out, stopping, signal);
+  stop_workers(out, signal);
+}
+
+void NodeCore::tell_of_stop(Out& out, Stopping& stopping, int signal) {
+  const auto leaving = *stopping.leaving.signalled(signal);
+  out.push_back(TellLeader{leaving});
+  leave(out, leaving);
 }
 
 // No timer: the scheduler that sent the notice also sends a stop signal when the time is over.
@@ -413,7 +496,7 @@ void NodeCore::on(Out& out, const PreemptSignal& preempt) {
 }
 
 void NodeCore::preempted_while_running(Out& out, Running& running, int signal) {
-  if (!running.leaving.stays()) return because("this node leaves already");
+  if (!running.leaving.stays() || running.stop_ahead) return because("this node leaves already");
   running.leaving.preempted(signal, /*is_running=*/true);
   if (running.have_all_ended() && running.has_left)
     return tell_of_preemption(out, *begin_stopping());
@@ -447,6 +530,10 @@ void NodeCore::on(Out& out, const TimerExpired&) {
     because("the step has had its time");
     return go_on_with(out, ending->steps.taken());
   }
+  if (stop_ahead()) {
+    because("the leader has not said after which step: the workers are stopped at once");
+    return stop_now(out);
+  }
   if (const auto* running = std::get_if<Running>(&state_)) {
     return stop_with_hung_ones(out, *running);
   }
@@ -457,6 +544,11 @@ void NodeCore::on(Out& out, const TimerExpired&) {
   if (auto* asked = std::get_if<Asked>(&stopping.stage)) {
     asked->is_looked_at = asked->has_had_time = true;
     out.push_back(LookAtWorkers{round_, SIGTERM});
+    return;
+  }
+  if (stopping.is<Parking>()) {
+    because("they have had their time to end the step");
+    stop_workers(out, SIGTERM);
     return;
   }
   if (stopping.is<Grace>()) return grace_is_over(out, stopping);
@@ -631,12 +723,28 @@ void NodeCore::seen_while_leaving(Out& out, Stopping& stopping, const WorkersSee
   }
 }
 
+milliseconds NodeCore::time_for_step(const Workers& workers) const {
+  const milliseconds most = config_.shutdown_timeout / kPartForStep;
+  const milliseconds step = std::max(workers.step, kLeastStep);
+  return step > most / kStepsAhead ? most : step * kStepsAhead;
+}
+
+void NodeCore::park_workers(Out& out, std::int64_t after_step) {
+  Stopping& stopping = *begin_stopping();
+  tell_of_dead(out, stopping);
+  if (stopping.have_all_ended()) return;
+  stopping.stage = Parking{};
+  out.push_back(ParkWorkers{round_, after_step});
+  arm(out, time_for_step(stopping));
+}
+
 // Signals the workers, unless they were signalled before, and begins the grace period. Returns null in Waiting.
 NodeCore::Stopping* NodeCore::stop_workers(Out& out, int signal, bool after_failure) {
   Stopping* stopping = begin_stopping();
   if (stopping == nullptr) return nullptr;
   tell_of_dead(out, *stopping);
-  if (!stopping->is<Asked>() || stopping->have_all_ended()) return stopping;
+  if (!stopping->is<Asked>() && !stopping->is<Parking>()) return stopping;
+  if (stopping->have_all_ended()) return stopping;
   signal_live_workers(out, *stopping, signal);
   const milliseconds limit =
       after_failure ? short_grace(/*has_gpu=*/false) : config_.shutdown_timeout;

@@ -16,7 +16,7 @@
 //   OpenStore         OpenRoundStore             ignore                           ignore
 //   StoreResult       tell leader                ignore                           ignore
 //   RoundStart        StartWorkers               ignore                           ignore
-//   RoundStop         tell RoundStopped          stop the workers (1) (2)         then answer it
+//   RoundStop         tell RoundStopped          stop the workers (1) (2) (4)     then answer it
 //   GroupBroken       ignore                     TellGroupBroken                  TellGroupBroken
 //   JobEnd            Goodbye, Finish            Goodbye, stop the workers (1)    Goodbye; then finish
 //   LeaderLost        Finish                     stop the workers (2)             then finish
@@ -32,20 +32,21 @@
 //   ReplaceWorker     ignore                     Replace (3)                      ignore (3)
 //   HoldSteps         ignore                     HoldWorkers                      ignore
 //   LeaveAt           ignore                     LetWorkersLeave                  ignore
-//   WorkersHeld       ignore                     tell StepsHeld                   ignore
+//   WorkersHeld       ignore                     tell StepsHeld, or StopWanted (4) ignore
 //   WorkerTold        ignore                     note                             ignore
 //   WorkerStarted     ignore                     note                             ignore
-//   StartIsLate       ignore                     ShowStarting (4)                 ignore
+//   StartIsLate       ignore                     ShowStarting                     ignore
 //   WorkersCanRecover ignore                     tell WorkersRecover              ignore
 //   WorkerRegrouped   ignore                     of all: tell Regrouped           ignore (3)
 //   WorkerCannotRegroup ignore                   note; tell CannotRegroup         ignore (3)
 //   WorkerHung        ignore                     KILL that one, timer             ignore
 //   RegroupIsLate     ignore                     ShowLate                         ignore
-//   StopSignal        tell NodeLeaving           tell NodeLeaving; forward it     tell NodeLeaving; second: KILL
+//   StopSignal        tell NodeLeaving           tell NodeLeaving; forward it (4) tell NodeLeaving; second: KILL
 //   PreemptSignal     tell NodeLeaving           AskToLeave, tell LeaveWanted (2) first: tell NodeLeaving
-//   TimerExpired      ignore                     hung ones live: stop as after    as its stage says, below
-//                                                a failure
-//   StacksTaken, WorkersSeen, RoundClosed   ignore   ignore                       as its stage says, below
+//   TimerExpired      ignore                     a stop signal waits: forward it  as its stage says, below
+//                                                (4); hung ones live: stop as
+//                                                after a failure
+//   StacksTaken, WorkersSeen, WorkersParked, RoundClosed   ignore   ignore        as its stage says, below
 //
 //   (1) with the short grace period if a worker has failed or a node is lost: a peer is missing, so the workers cannot
 //       save anything together. After a planned stop (leave, arrival, restart, stop) it is shutdown_timeout
@@ -57,8 +58,13 @@
 //   (3) the leader decides: ReplaceWorker, or GroupBroken and RoundStop. If the workers are stopped before that, or the
 //       leader is told that this node leaves, its workers get TellGroupBroken first. regrouping.h has what follows
 //       ReplaceWorker. After WorkerFailed it is dropped, since the leader will stop the round
-//   (4) a worker starts until its program is executed, which a file server may hold for ever. Until then the node is in
-//       the round like any other: it is stopped in the same way, and nothing is decided because a start is late
+//   (4) workers that do not handle SIGTERM are stopped between two steps, the same two on all nodes: HoldWorkers, StopWanted,
+//       RoundStop with the step, and then NodeLeaving. NodeLeaving at once, and the signal to the workers, if WorkersHeld says
+//       that they cannot be (less than 0), with the second StopSignal, or when they have had the time of three steps, or a fifth
+//       of shutdown_timeout
+//
+//   A worker starts until its program is executed, which a file server may hold for ever. Until then the node is in the round
+//   like any other: it is stopped in the same way, and nothing is decided because a start is late.
 //
 //   What Stopping has: a stage, whether this node leaves (leaving.h), and what follows when the round is closed.
 //
@@ -72,6 +78,9 @@
 //   WorkerEnded       LookAtWorkers (3) ignore                  ignore          ignore              never       never
 //     the last one    Closing           Closing                 Closing         Closing             what follows
 //   RoundClosed       ignore            ignore                  ignore          ignore              Closed (4)  ignore
+//
+//   Parking (workers go on until the step after which they are stopped) is as Asked, but TimerExpired and WorkersParked stop the
+//   workers, and nothing is looked at.
 //
 //   (1) LookAtWorkers, unless failure_shutdown_timeout is given or shutdown_timeout is over: then KILL. The grace period is
 //       1 s, or 5 s for a worker that has a GPU open, and it counts from the stop; but for a worker that handles the stop
@@ -132,6 +141,11 @@ class NodeCore {
 
   Round round() const { return round_; }
   bool is_running() const { return std::holds_alternative<Running>(state_); }
+  // A stop signal has come, and the workers may end their step before they hear of it.
+  std::optional<int> signal_ahead() const {
+    const std::optional<StopAhead> ahead = stop_ahead();
+    return ahead ? std::optional(ahead->signal) : std::nullopt;
+  }
   bool is_waiting() const { return std::holds_alternative<Waiting>(state_); }
   bool is_stopping() const { return std::holds_alternative<Stopping>(state_); }
   // After Finish, and after Exit.
@@ -167,18 +181,25 @@ class NodeCore {
     bool was_told = false;
     bool has_left = false;
     bool is_agreed = false;  // at which step boundary all workers leave
+    // The longest of their last steps, as WorkersHeld had it.
+    std::chrono::milliseconds step = std::chrono::milliseconds::max();
     Regrouping regrouping;
 
     bool have_all_ended() const;
     std::vector<int> live() const;  // local ranks
   };
+  struct StopAhead {  // a stop signal has come, and the workers may end their step first
+    int signal = 0;
+    bool is_told = false;  // StopWanted; before that WorkersHeld is awaited
+  };
   struct Running : Workers {
     std::vector<bool> has_started;
+    std::optional<StopAhead> stop_ahead;
     bool has_failed = false;                    // WorkerFailed was told: the leader stops the round
     std::vector<rdzv::WorkerFailure> failures;  // since has_left
   };
 
-  // The stages of Stopping. A timer runs in Grace, unless the workers are looked at, in Stacks and in Killed.
+  // The stages of Stopping. A timer runs in Parking, in Grace, unless the workers are looked at, in Stacks and in Killed.
   // Workers were told of a preemption. If they are to leave at a boundary, they are looked at, or a timer runs.
   struct Asked {
     bool is_looked_at;   // LookAtWorkers is not answered yet
@@ -186,6 +207,7 @@ class NodeCore {
     bool has_had_time;   // to come to the boundary
     bool is_saving;      // at the last look a worker was leaving
   };
+  struct Parking {};  // ParkWorkers was asked for
   struct Grace {
     int signal = 0;              // that has stopped the workers
     bool after_failure = false;  // a worker failed, or a node is lost
@@ -199,7 +221,7 @@ class NodeCore {
   struct Killed {};
   struct Closing {};  // CloseRound was asked for
   struct Closed {};
-  using Stage = std::variant<Asked, Grace, Stacks, Killed, Closing, Closed>;
+  using Stage = std::variant<Asked, Parking, Grace, Stacks, Killed, Closing, Closed>;
 
   // What follows when the round is closed: the highest one.
   struct AwaitLeader {};
@@ -253,6 +275,7 @@ class NodeCore {
   void on(Out& out, const StoreResult& result);
   void on(Out& out, const WorkerEnded& ended);
   void on(Out& out, const WorkersHeld& held);
+  void on(Out& out, const WorkersParked& parked);
   void on(Out& out, const WorkerTold& told);
   void on(Out& out, const WorkerStarted& started);
   void on(Out& out, const StartIsLate& late);
@@ -289,6 +312,12 @@ class NodeCore {
   Stopping* begin_stopping();
   void let_leave(Out& out, bool after_failure);
   void seen_while_leaving(Out& out, Stopping& stopping, const WorkersSeen& seen);
+  bool may_end_step(const Running& running, int signal) const;
+  std::optional<StopAhead> stop_ahead() const;
+  void stop_now(Out& out);
+  void tell_of_stop(Out& out, Stopping& stopping, int signal);
+  std::chrono::milliseconds time_for_step(const Workers& workers) const;
+  void park_workers(Out& out, std::int64_t after_step);
   Stopping* stop_workers(Out& out, int signal, bool after_failure = false);
   void signal_live_workers(Out& out, const Workers& workers, int signal);
   void stop_with_hung_ones(Out& out, const Workers& workers);

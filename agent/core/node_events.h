@@ -64,6 +64,13 @@ struct RegroupIsLate {
 struct WorkersHeld {  // the answer to the HoldWorkers action, which comes at once
   Round round{};
   std::int64_t passed = 0;  // as in rdzv::StepsHeld
+  // If they are to be stopped: the longest of their last steps; none: not known.
+  std::optional<std::chrono::milliseconds> step = {};
+  rdzv::HoldSteps::Until until{};  // as in the action
+};
+// The answer to the ParkWorkers action: all that live wait after that step, or a later one.
+struct WorkersParked {
+  Round round{};
 };
 
 // The worker was told of a preemption at this moment: by kLeave, or by the signal, which it handles.
@@ -143,14 +150,13 @@ struct StepTaken {  // the answer to the TakeStep action
   EndStep step{};
 };
 
-using NodeEvent =
-    std::variant<rdzv::Refused, rdzv::Warning, rdzv::WaitForNodes, rdzv::WaitAsSpare,
-                 rdzv::OpenStore, rdzv::RoundStart, rdzv::RoundStop, rdzv::DeclaredLost,
-                 rdzv::JobEnd, rdzv::GroupBroken, rdzv::ReplaceWorker, rdzv::HoldSteps,
-                 rdzv::LeaveAt, StoreResult, WorkerEnded, StopSignal, PreemptSignal, TimerExpired,
-                 StacksTaken, RoundClosed, LeaderLost, LeaderReplaced, LeaderFound, CannotRun,
-                 StepTaken, WorkersCanRecover, WorkerRegrouped, WorkerHung, WorkerCannotRegroup,
-                 RegroupIsLate, WorkersSeen, WorkerStarted, StartIsLate, WorkersHeld, WorkerTold>;
+using NodeEvent = std::variant<
+    rdzv::Refused, rdzv::Warning, rdzv::WaitForNodes, rdzv::WaitAsSpare, rdzv::OpenStore,
+    rdzv::RoundStart, rdzv::RoundStop, rdzv::DeclaredLost, rdzv::JobEnd, rdzv::GroupBroken,
+    rdzv::ReplaceWorker, rdzv::HoldSteps, rdzv::LeaveAt, StoreResult, WorkerEnded, StopSignal,
+    PreemptSignal, TimerExpired, StacksTaken, RoundClosed, LeaderLost, LeaderReplaced, LeaderFound,
+    CannotRun, StepTaken, WorkersCanRecover, WorkerRegrouped, WorkerHung, WorkerCannotRegroup,
+    RegroupIsLate, WorkersSeen, WorkerStarted, StartIsLate, WorkersHeld, WorkerTold, WorkersParked>;
 
 // ---- actions
 
@@ -177,7 +183,14 @@ struct AskToLeave {
 // Each worker, and each that takes a place in this round, waits at its next step boundary; then report WorkersHeld.
 struct HoldWorkers {
   Round round{};
+  // kRoundStop: if they cannot be stopped between two steps, they go on. kNow: they all go on, and nothing is reported.
+  rdzv::HoldSteps::Until until{};
   bool operator==(const HoldWorkers&) const = default;
+};
+struct ParkWorkers {  // when they have done so many steps; they go on until then
+  Round round{};
+  std::int64_t after_step = 0;
+  bool operator==(const ParkWorkers&) const = default;
 };
 struct LetWorkersLeave {  // at this boundary; they go on until then
   Round round{};
@@ -273,6 +286,6 @@ using NodeAction =
     std::variant<OpenRoundStore, StartWorkers, SignalWorker, AskToLeave, TellGroupBroken, ArmTimer,
                  GraceOver, TakeStacks, CloseRound, CloseStore, TellLeader, Join, Announce, Finish,
                  TakeStep, Exit, Replace, ShowLate, LookAtWorkers, WaitForSaving, ShowStarting,
-                 HoldWorkers, LetWorkersLeave>;
+                 HoldWorkers, LetWorkersLeave, ParkWorkers>;
 
 }  // namespace ddprun::agent

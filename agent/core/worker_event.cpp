@@ -16,7 +16,10 @@ Decided of(Round round, const Closed&) { return RoundClosed{round}; }
 Decided of(Round, const Ending&) { return {}; }
 Decided of(Round, const Preempted&) { return {}; }  // AgentSignals sends the event
 Decided of(Round round, const ToldToLeave& its) { return WorkerTold{round, its.local_rank}; }
-Decided of(Round round, const Held& its) { return WorkersHeld{round, its.passed}; }
+Decided of(Round round, const Held& its) {
+  return WorkersHeld{round, its.passed, its.step, its.until};
+}
+Decided of(Round round, const Parked&) { return WorkersParked{round}; }
 Decided of(Round round, const Ended& its) {
   WorkerEnded ended{round, its.end.local_rank, std::nullopt, its.replaceable, its.has_left};
   if (!its.end.status.is_success()) ended.failure = its.end;

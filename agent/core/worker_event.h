@@ -50,7 +50,10 @@ struct ToldToLeave {  // as WorkerTold
 };
 struct Held {  // as WorkersHeld
   std::int64_t passed = 0;
+  std::optional<std::chrono::milliseconds> step = {};
+  rdzv::HoldSteps::Until until{};
 };
+struct Parked {};  // as WorkersParked
 // Follows Ending, when its error file is read. Or it could not be started, and nothing went before.
 struct Ended {
   rdzv::WorkerFailure end;  // also of a worker that has succeeded
@@ -105,9 +108,9 @@ struct KeeperReplaced {
 };
 
 using What =
-    std::variant<Started, Executed, NotStarted, Closed, Ending, Preempted, ToldToLeave, Held, Ended,
-                 Killed, StacksTaken, Stepped, ReplicasDiffer, CanRecover, CannotRegroup, Replaced,
-                 NotReplaced, Regrouped, Committed, KeeperReplaced>;
+    std::variant<Started, Executed, NotStarted, Closed, Ending, Preempted, ToldToLeave, Held,
+                 Parked, Ended, Killed, StacksTaken, Stepped, ReplicasDiffer, CanRecover,
+                 CannotRegroup, Replaced, NotReplaced, Regrouped, Committed, KeeperReplaced>;
 
 }  // namespace worker_event
 

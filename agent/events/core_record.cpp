@@ -16,12 +16,12 @@ inline constexpr std::array<std::string_view, 8> kNames<EndStep>{
     "logs", "followers", "leader", "progress", "output", "report", "events", "console"};
 
 // In the order of NodeEvent, after the messages of the leader; in the order of LinkEvent.
-constexpr std::array<std::string_view, 22> kOwnEvents{
-    "store",          "worker_ended",    "stop_signal",  "preempt_signal",  "timer",
-    "stacks_taken",   "round_closed",    "leader_lost",  "leader_replaced", "leader_found",
-    "cannot_run",     "step_taken",      "can_recover",  "regrouped",       "worker_hung",
-    "cannot_regroup", "regroup_is_late", "workers_seen", "worker_started",  "start_is_late",
-    "workers_held",   "worker_told"};
+constexpr std::array<std::string_view, 23> kOwnEvents{
+    "store",          "worker_ended",    "stop_signal",   "preempt_signal",  "timer",
+    "stacks_taken",   "round_closed",    "leader_lost",   "leader_replaced", "leader_found",
+    "cannot_run",     "step_taken",      "can_recover",   "regrouped",       "worker_hung",
+    "cannot_regroup", "regroup_is_late", "workers_seen",  "worker_started",  "start_is_late",
+    "workers_held",   "worker_told",     "workers_parked"};
 constexpr std::array<std::string_view, 4> kLinkEvents{"disconnected", "resumed", "silent",
                                                       "turned_away"};
 
@@ -156,7 +156,10 @@ static void fields(auto& json, Is<StartIsLate> auto& late) { json("round", late.
 static void fields(auto& json, Is<WorkersHeld> auto& held) {
   json("round", held.round);
   json("passed", held.passed);
+  json.may_lack("step_ms", held.step);
+  json.may_lack("until", held.until);
 }
+static void fields(auto& json, Is<WorkersParked> auto& parked) { json("round", parked.round); }
 
 static void fields(auto& json, Is<WorkerSeen> auto& worker) {
   json("handles_stop", worker.handles_stop);

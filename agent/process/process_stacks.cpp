@@ -95,6 +95,7 @@ ThreadSignals signals_of(pid_t pid, pid_t thread, const std::string& proc) {
   return {.state = field(status, "State"),
           .caught = field(status, "SigCgt"),
           .blocked = field(status, "SigBlk"),
+          .ignored = field(status, "SigIgn"),
           .pending = field(status, "SigPnd")};
 }
 

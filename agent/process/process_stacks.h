@@ -26,6 +26,7 @@ struct ThreadSignals {
   std::string state;
   std::string caught;
   std::string blocked;
+  std::string ignored;
   std::string pending;
 };
 ThreadSignals signals_of(pid_t pid, pid_t thread, const std::string& proc = "/proc");

@@ -59,6 +59,12 @@ bool blocks(pid_t pid, int signal, const std::string& proc) {
   return is_in(signals_of(pid, pid, proc).blocked, signal);
 }
 
+bool dies_of(pid_t pid, int signal, const std::string& proc) {
+  const ThreadSignals signals = signals_of(pid, pid, proc);
+  return !signals.caught.empty() && !is_in(signals.caught, signal) &&
+         !is_in(signals.blocked, signal) && !is_in(signals.ignored, signal);
+}
+
 bool is_shell(pid_t pid, const std::string& proc) {
   return names_a_shell(target_of(proc + "/" + std::to_string(pid) + "/exe"));
 }

@@ -14,6 +14,9 @@ bool handles(pid_t pid, int signal, const std::string& proc = "/proc");
 // Its main thread blocks the signal, and may wait for it.
 bool blocks(pid_t pid, int signal, const std::string& proc = "/proc");
 
+// The signal ends it, whatever it does: it neither handles nor ignores nor blocks it. False also if there is no such process.
+bool dies_of(pid_t pid, int signal, const std::string& proc = "/proc");
+
 // The file is a shell, or a script for one. System calls only, and no memory is allocated: for a child between fork and exec.
 bool runs_a_shell(const char* path);
 

@@ -80,12 +80,16 @@ struct WrittenBoundaries {
   std::int64_t passed = 0;
   std::uint32_t takes_part = 0;
   std::uint32_t has_left = 0;
+  std::int64_t steps = 0;
+  std::int64_t step_ns = 0;
+  std::uint32_t parked = 0;
 };
 WrittenBoundaries boundaries_of(int page_fd) {
   const Mapped<link::Page> page(page_fd);
   if (page.get() == nullptr) return {};
   const link::Boundaries& shared = page.get()->boundaries;
-  return {shared.passed, shared.takes_part, shared.has_left};
+  return {shared.passed, shared.takes_part, shared.has_left,
+          shared.steps,  shared.step_ns,    shared.parked};
 }
 
 // Memory with a sealed size, so the worker cannot shrink it and make the agent fault while reading.
@@ -148,6 +152,15 @@ bool WorkerLink::has_left() const {
 }
 
 std::int64_t WorkerLink::boundary_passed() const { return boundaries_of(page_.get()).passed; }
+
+std::int64_t WorkerLink::steps() const { return boundaries_of(page_.get()).steps; }
+
+bool WorkerLink::is_parked() const { return boundaries_of(page_.get()).parked != 0; }
+
+std::optional<std::chrono::nanoseconds> WorkerLink::last_step() const {
+  const std::int64_t took = boundaries_of(page_.get()).step_ns;
+  return took > 0 ? std::optional(std::chrono::nanoseconds(took)) : std::nullopt;
+}
 
 void WorkerLink::set(const Boundaries& boundaries) {
   const Mapped<link::Page, PROT_READ | PROT_WRITE> page(page_.get());
@@ -366,6 +379,9 @@ bool WorkerLink::on_message(Packet& packet) {
       return true;
     case link::Kind::kCommitted:
       hooks_.committed(head.requests);
+      return true;
+    case link::Kind::kParked:
+      hooks_.parked();
       return true;
     case link::Kind::kCannotRecover:
       taken_ &= ~link::kCanRecover;

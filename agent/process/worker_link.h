@@ -8,6 +8,7 @@
 
 #include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -41,6 +42,7 @@ class WorkerLink : public std::enable_shared_from_this<WorkerLink> {
     std::function<void(std::string why, bool nor_later)> cannot_recover = [](std::string, bool) {};
     std::function<void(std::uint32_t generation)> regrouped = [](std::uint32_t) {};
     std::function<void(std::uint32_t generation)> committed = [](std::uint32_t) {};
+    std::function<void()> parked = [] {};  // is_parked()
   };
 
   static Result<std::shared_ptr<WorkerLink>> make(const boost::asio::any_io_executor& executor);
@@ -68,6 +70,11 @@ class WorkerLink : public std::enable_shared_from_this<WorkerLink> {
   };
   void set(const Boundaries& boundaries);
   std::int64_t boundary_passed() const;  // the last one; a worker may write anything there
+
+  // The steps that it has reported, if it can be stopped between two of them; else 0. It may write anything there.
+  std::int64_t steps() const;
+  std::optional<std::chrono::nanoseconds> last_step() const;  // how long it took
+  bool is_parked() const;
 
   // The worker has said that its program can be a zygote, and may have closed its link since.
   bool can_be_zygote() const { return (taken_ & link::kCanBeZygote) != 0; }

@@ -130,11 +130,17 @@ void Supervisor::cannot_run(const Error& error) {
 
 void Supervisor::step(const NodeEvent& event) {
   const bool was_stopping = core_.is_stopping();
+  const std::optional<int> signal_ahead = core_.signal_ahead();
   const auto actions = core_.step(event);
   if (recorder_) recorder_->note(NodeInput{event}, actions.size());
   if (!was_stopping && core_.is_stopping()) {
-    workers_.round_stops();
-    observers_.events.round_stopping(core_.round(), event);
+    workers_.round_stops(/*parks=*/std::ranges::any_of(actions, [](const NodeAction& action) {
+      return std::holds_alternative<ParkWorkers>(action);
+    }));
+    observers_.events.round_stopping(core_.round(),
+                                     signal_ahead && !std::holds_alternative<rdzv::JobEnd>(event)
+                                         ? NodeEvent(StopSignal{*signal_ahead})
+                                         : event);
   }
   for (const NodeAction& action : actions) {
     std::visit([this](const auto& a) { perform(a); }, action);

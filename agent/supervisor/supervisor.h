@@ -64,7 +64,8 @@ class Supervisor {
   void perform(const AskToLeave& action) {
     workers_.ask_to_leave(action.local_rank, action.signal);
   }
-  void perform(const HoldWorkers&) { workers_.hold_at_boundary(); }
+  void perform(const HoldWorkers& action) { workers_.hold_at_boundary(action.until); }
+  void perform(const ParkWorkers& action) { workers_.park(action.after_step); }
   void perform(const LetWorkersLeave& action) { workers_.let_leave(action.boundary); }
   void perform(const TellGroupBroken& action) { workers_.tell_group_broken(action.rank); }
   void perform(const ArmTimer& action) {

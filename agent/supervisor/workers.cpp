@@ -12,6 +12,7 @@
 #include "agent/failure/failure_report.h"
 #include "agent/process/child_end.h"
 #include "agent/process/orphans.h"
+#include "agent/process/worker_facts.h"
 #include "agent/python/python_archives.h"
 #include "rendezvous/common/exit_codes.h"
 #include "rendezvous/common/foreign_text.h"
@@ -310,7 +311,8 @@ WorkerLink::Hooks Workers::link_hooks(int local_rank) {
                 emit(worker_event::Regrouped{local_rank, generation});
               },
           .committed = [this, local_rank](
-                           std::uint32_t generation) { on_committed(local_rank, generation); }};
+                           std::uint32_t generation) { on_committed(local_rank, generation); },
+          .parked = [this] { look_whether_all_are_parked(); }};
 }
 
 // ---- a round is stopped
@@ -379,7 +381,9 @@ std::string Workers::word_on_ranks_that_do_not_react() const {
          (signal != 0 ? ", or handle " + signal_name(signal) : "");
 }
 
-void Workers::hold_at_boundary() {
+void Workers::hold_at_boundary(rdzv::HoldSteps::Until until) {
+  if (until == rdzv::HoldSteps::Until::kRoundStop) return hold_to_stop();
+  if (until == rdzv::HoldSteps::Until::kNow) return set_boundaries({});
   set_boundaries({.state = link::BoundaryState::kHold});
   std::int64_t passed = 0;
   for (const Worker& each : workers_) {
@@ -395,6 +399,41 @@ void Workers::let_leave(std::int64_t boundary) {
     if (each.process && !each.leave_signal) each.leave_signal = 0;
     tell_to_leave(local_rank);
   }
+}
+
+// Unless all workers count their steps, and would die of SIGTERM, they go on.
+void Workers::hold_to_stop() {
+  using Until = rdzv::HoldSteps::Until;
+  std::optional<std::chrono::milliseconds> longest;
+  for (const Worker& each : workers_) {
+    if (!each.process || !each.link || each.link->steps() <= 0 ||
+        !dies_of(each.process->pid(), SIGTERM)) {
+      return emit(worker_event::Held{-1, {}, Until::kRoundStop});
+    }
+    const auto step = each.link->last_step();
+    if (!step) continue;
+    longest = std::max(longest.value_or(std::chrono::milliseconds::zero()),
+                       std::chrono::ceil<std::chrono::milliseconds>(*step));
+  }
+  set_boundaries({.state = link::BoundaryState::kHold});
+  std::int64_t steps = 0;
+  for (const Worker& each : workers_) {
+    if (each.process && each.link) steps = std::max(steps, each.link->steps());
+  }
+  emit(worker_event::Held{steps, longest, Until::kRoundStop});
+}
+
+void Workers::park(std::int64_t after_step) {
+  set_boundaries({.state = link::BoundaryState::kPark, .leave_at = after_step});
+  look_whether_all_are_parked();
+}
+
+void Workers::look_whether_all_are_parked() {
+  if (boundaries_.state != link::BoundaryState::kPark || view_.running() == 0) return;
+  const bool are_all = std::ranges::all_of(workers_, [](const Worker& each) {
+    return !each.process || (each.link && each.link->is_parked());
+  });
+  if (are_all) emit(worker_event::Parked{});
 }
 
 void Workers::set_boundaries(const WorkerLink::Boundaries& boundaries) {
@@ -492,6 +531,7 @@ void Workers::report_end(rdzv::WorkerFailure end, bool has_left) {
     event.replaceable = replaceable(event.end);
   }
   emit(std::move(event));
+  look_whether_all_are_parked();
 }
 
 rdzv::WorkerFailure Workers::failure_of(int local_rank, ExitStatus status, pid_t pid) const {

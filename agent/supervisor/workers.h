@@ -67,9 +67,9 @@ class Workers {
   // ---- a round
   // `wanted_steps`: by local rank, which steps end the downtime; a rank without one has none to report.
   void begin(const rdzv::RoundStart& start, WantedSteps wanted_steps);
-  // From now on workers end because they are told to, until the next round begins.
-  void round_stops() {
-    if (boundaries_.state == link::BoundaryState::kHold) set_boundaries({});
+  // From now on workers end because they are told to, until the next round begins. `parks`: park() follows.
+  void round_stops(bool parks = false) {
+    if (boundaries_.state == link::BoundaryState::kHold && !parks) set_boundaries({});
     is_stopping_ = true;
     replacement_.round_stops();
   }
@@ -78,9 +78,11 @@ class Workers {
   // WorkerTold follows, when the worker takes requests over its link or handles the signal; `signal`: as in AskToLeave.
   // One that does neither runs on, and a line says so.
   void ask_to_leave(int local_rank, int signal);
-  // WorkersHeld follows.
-  void hold_at_boundary();
+  // As HoldWorkers says; WorkersHeld follows.
+  void hold_at_boundary(rdzv::HoldSteps::Until until);
   void let_leave(std::int64_t boundary);
+  // They go on until they have done so many steps, and wait then: WorkersParked follows when all that live do.
+  void park(std::int64_t after_step);
   // To the live workers that have a link.
   void tell_group_broken(int rank);
   // The prepared standby takes the place of the worker that has ended, if the rank is here; else, or
@@ -139,6 +141,8 @@ class Workers {
   void look_whether_all_are_told(int looks);
   std::string word_on_ranks_that_do_not_react() const;
   void set_boundaries(const WorkerLink::Boundaries& boundaries);
+  void hold_to_stop();
+  void look_whether_all_are_parked();
   Result<void> start_one(int local_rank);
   WorkerIdentity identity_of(int local_rank) const;
   StandbyPool::Blueprint blueprint(int local_rank, const std::string& error_file);

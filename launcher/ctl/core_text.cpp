@@ -21,6 +21,13 @@ std::string in_generation(std::uint32_t generation) {
   return " in generation " + to_string(generation);
 }
 
+std::string until(rdzv::HoldSteps::Until until) {
+  using Until = rdzv::HoldSteps::Until;
+  return until == Until::kLeaveAt     ? ", to leave"
+         : until == Until::kRoundStop ? ", to stop"
+                                      : ": they go on";
+}
+
 std::string local_ranks(const std::vector<int>& ranks) { return "local " + ranks_in_words(ranks); }
 
 std::string ended_with_zero(const std::vector<int>& done) {
@@ -46,7 +53,7 @@ const char* text_of(const rdzv::NodeStuck&) { return "NodeStuck"; }
 const char* text_of(const rdzv::Goodbye&) { return "Goodbye"; }
 const char* text_of(const rdzv::WorkersRecover&) { return "WorkersRecover"; }
 const char* text_of(const rdzv::LeaveWanted&) { return "LeaveWanted"; }
-const char* text_of(const rdzv::HoldSteps&) { return "HoldSteps"; }
+const char* text_of(const rdzv::StopWanted&) { return "StopWanted"; }
 const char* text_of(const rdzv::Refused&) { return "Refused"; }
 const char* text_of(const rdzv::Warning&) { return "Warning"; }
 const char* text_of(const rdzv::OpenStore&) { return "OpenStore"; }
@@ -63,7 +70,6 @@ const char* text_of(const CannotRun&) { return "cannot run"; }
 const char* text_of(const OpenRoundStore&) { return "open the store"; }
 const char* text_of(const LookAtWorkers&) { return "look at the workers that still run"; }
 const char* text_of(const TakeStacks&) { return "take the stacks of the workers"; }
-const char* text_of(const HoldWorkers&) { return "hold the workers at their next step boundary"; }
 const char* text_of(const CloseStore&) { return "close the store"; }
 const char* text_of(const Exit&) { return "exit"; }
 
@@ -121,7 +127,8 @@ struct Words {
     return "CannotRegroup" + of_round(refusal.round) + in_generation(refusal.generation);
   }
   std::string operator()(const rdzv::StepsHeld& held) const {
-    return "StepsHeld" + of_round(held.round) + ", boundary " + to_string(held.passed) + " passed";
+    return "StepsHeld" + of_round(held.round) +
+           (held.passed < 0 ? ", they go on" : ", boundary " + to_string(held.passed) + " passed");
   }
 
   // leader to agent
@@ -145,7 +152,11 @@ struct Words {
   std::string operator()(const rdzv::RoundStop& stop) const {
     return "RoundStop" + of_round(stop.round) +
            (stop.why == rdzv::RoundStop::Why::kFailure ? ", after a failure or a loss" : "") +
+           (stop.after_step ? ", after step " + to_string(*stop.after_step) : "") +
            (stop.gone ? ": " + describe(*stop.gone) : "");
+  }
+  std::string operator()(const rdzv::HoldSteps& hold) const {
+    return "HoldSteps" + of_round(hold.round) + until(hold.until);
   }
   std::string operator()(const rdzv::GroupBroken& broken) const {
     return "GroupBroken" + of_round(broken.round) + ": rank " + to_string(broken.rank) + " is gone";
@@ -181,8 +192,15 @@ struct Words {
     return "the workers" + of_round(late.round) + " have had their time to start";
   }
   std::string operator()(const WorkersHeld& held) const {
+    if (held.passed < 0) {
+      return "the workers" + of_round(held.round) + " cannot be stopped between two steps";
+    }
     return "the workers" + of_round(held.round) +
-           " wait at their next step boundary, and have passed " + to_string(held.passed);
+           " wait at their next step boundary, and have passed " + to_string(held.passed) +
+           (held.step ? "; a step took " + to_string(held.step->count()) + " ms" : "");
+  }
+  std::string operator()(const WorkersParked& parked) const {
+    return "the workers" + of_round(parked.round) + " wait after their step";
   }
   std::string operator()(const WorkerTold& told) const {
     return "local rank " + to_string(told.local_rank) + of_round(told.round) +
@@ -245,6 +263,12 @@ struct Words {
   std::string operator()(const AskToLeave& ask) const {
     return "ask local rank " + to_string(ask.local_rank) + " to leave at its next step" +
            (ask.signal != 0 ? ", or send " + signal_name(ask.signal) : "");
+  }
+  std::string operator()(const HoldWorkers& hold) const {
+    return "hold the workers at their next step boundary" + until(hold.until);
+  }
+  std::string operator()(const ParkWorkers& park) const {
+    return "let the workers wait after step " + to_string(park.after_step);
   }
   std::string operator()(const LetWorkersLeave& let) const {
     return "let the workers leave at step boundary " + to_string(let.boundary);

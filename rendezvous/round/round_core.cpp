@@ -15,6 +15,10 @@
 namespace ddprun::rdzv {
 namespace {
 
+// An agent answers HoldSteps at once, and meanwhile all workers wait.
+constexpr auto kHoldLimit = std::chrono::seconds(1);
+// This part of shutdown_timeout workers may have more, to end their step before they are stopped.
+constexpr int kPartForStep = 5;
 constexpr auto kLate = std::chrono::milliseconds(100);  // for a timer of a process that runs
 // For a job on several nodes, because each of them gets the whole outcome.
 constexpr std::size_t kConsequencesMax = 32;
@@ -274,6 +278,7 @@ void RoundCore::on(NodeId from, const WorkerFailed& failed) {
   if (auto* stopping = std::get_if<StoppingRound>(&state_)) {
     stopping->add_consequences({failed.failure}, consequences_max());
   } else if (auto* running = std::get_if<Running>(&state_)) {
+    if (is_stopped_as_planned(*running)) return fails_while_stopped(failed.failure);
     tell_of_break(failed.failure.rank, from);
     if (running->replacements.under_way) return stop_replacing(*running, failed.failure);
     stop_after(from, failed.failure);
@@ -305,6 +310,18 @@ void RoundCore::workers_ended_on(NodeId node) {
   auto* running = std::get_if<Running>(&state_);
   if (running == nullptr) return;
   running->are_some_done = true;
+  if (running->stop && running->stop->is_for_newcomer) {
+    because("a worker has finished, and the node that arrived only waits");
+    const StopAhead stop = *std::exchange(running->stop, std::nullopt);
+    next_.after_arrival = false;
+    tell_group(HoldSteps{round_, HoldSteps::Until::kNow});
+    if (stop.is_leave_wanted) on(node, LeaveWanted{{round_}});
+    for (const NodeId id : members_.all()) {
+      if (!members_.is_in_group(id)) {
+        out_.push_back({id, WaitAsSpare{WaitAsSpare::Why::kJobIsFinishing}});
+      }
+    }
+  }
   if (running->replacements.awaits(node)) regrouping_is_in_vain(*running);
 }
 
@@ -318,6 +335,7 @@ void RoundCore::on(NodeId from, const WorkerReplaceable& failed) {
   auto* running = std::get_if<Running>(&state_);
   if (running == nullptr) return on(from, WorkerFailed{failed.round, failed.failure});
   note_request(failed.failure.asked_by);
+  if (is_stopped_as_planned(*running)) return fails_while_stopped(failed.failure);
   const Replacements& replacements = running->replacements;
   const bool is_poison = replacements.is_poison(failed);
   const char* why_not = is_poison ? "the same step has ended this rank twice"
@@ -395,15 +413,86 @@ void RoundCore::stop_replacing(Running& running, const std::optional<WorkerFailu
 
 void RoundCore::on(NodeId, const LeaveWanted&) {
   auto* running = std::get_if<Running>(&state_);
-  if (running == nullptr || !running->leave.wanted()) return;
+  if (running == nullptr) return;
+  if (running->stop) {
+    because("the round is about to be stopped");
+    running->stop->is_leave_wanted = true;
+    return;
+  }
+  if (!running->leave.wanted()) return;
   because(
       "a node is preempted, and its workers finish their step together with those of the others");
   tell_group(HoldSteps{round_});
 }
 
+// ---- a planned stop
+
+// A worker that takes the place of a dead one counts its steps anew.
+bool RoundCore::have_common_step(const Running& running) const {
+  if (running.are_some_done) return false;
+  return running.leave.stays() && running.replacements.generation == 0;
+}
+
+// Workers that are stopped in the middle of a step may be moving data between GPUs, and leave a step that some have done.
+void RoundCore::stop_between_steps(Running& running, StopAhead why) {
+  if (running.stop) {
+    because("the round is about to be stopped already");
+    if (!running.stop->last) running.stop->last = std::move(why.last);
+    if (!running.stop->gone) running.stop->gone = std::move(why.gone);
+    running.stop->is_for_newcomer &= why.is_for_newcomer;
+    return;
+  }
+  running.stop = std::move(why);
+  running.stop->until = now_ + kHoldLimit;
+  if (!have_common_step(running)) {
+    because("the workers have no common step ahead, and are stopped at once");
+    return stop_round({}, running.stop->gone);
+  }
+  because("the workers are stopped as soon as they know after which step");
+  running.stop->steps.wanted();
+  tell_group(HoldSteps{round_, HoldSteps::Until::kRoundStop});
+}
+
+bool RoundCore::is_stopped_as_planned(const Running& running) {
+  return running.stop && !running.stop->is_for_newcomer;
+}
+
+// The stop came first, and only waits for the end of a step.
+void RoundCore::fails_while_stopped(const WorkerFailure& failure) {
+  because("the round is about to be stopped as planned, so that the failure is a consequence");
+  tell_group(GroupBroken{round_, failure.rank});
+  StoppingRound stopping;
+  stopping.add_consequences({failure}, consequences_max());
+  stop_round(std::move(stopping));
+}
+
+void RoundCore::on(NodeId from, const StopWanted&) {
+  auto* running = std::get_if<Running>(&state_);
+  if (running == nullptr) return;
+  std::optional<NodeGone> gone;
+  if (from != config_.own_node) {
+    gone = NodeGone{NodeGone::How::kLeft, members_.rank_of(from), members_.hello_of(from).host};
+  }
+  stop_between_steps(*running, {.gone = std::move(gone)});
+}
+
 void RoundCore::on(NodeId from, const StepsHeld& held) {
   auto* running = std::get_if<Running>(&state_);
   if (running == nullptr) return;
+  const bool is_to_stop = held.until == HoldSteps::Until::kRoundStop;
+  if (is_to_stop != running->stop.has_value()) return because("it answers an earlier question");
+  if (running->stop && (held.passed < 0 || !have_common_step(*running))) {
+    because(
+        "workers handle the stop themselves, count no steps, or have none in common: all are "
+        "stopped now");
+    return stop_round({}, running->stop->gone);
+  }
+  if (running->stop) {
+    const auto step = running->stop->steps.held(from, held.passed, members_.group().size());
+    if (!step) return;
+    because("no worker has done this step, and each comes to its end");
+    return stop_round({}, running->stop->gone, step);
+  }
   const auto boundary = running->leave.held(from, held.passed, members_.group().size());
   if (!boundary) return;
   because("no worker has passed this boundary, and each comes to it");
@@ -543,17 +632,24 @@ void RoundCore::note_request(const std::string& by) {
 
 // If no round runs, another one is coming anyway, or the job has ended.
 void RoundCore::on(NodeId, const RestartAsked& asked) {
-  if (!is_running()) return;
+  auto* running = std::get_if<Running>(&state_);
+  if (running == nullptr || (running->stop && !running->stop->is_for_newcomer)) return;
   because("a user asked for it, so that it costs nothing");
   note_request(asked.by);
   next_.after_request = true;
   next_.asked_by = asked.by;
   asked_for_ += 1;
-  stop_round({});
+  stop_between_steps(*running, {});
 }
 
 void RoundCore::on(NodeId, const StopAsked& asked) {
-  if (!has_ended()) make_last({asked.signal, /*is_preemption=*/false}, std::nullopt, asked.by);
+  const NodeLeaving why{asked.signal, /*is_preemption=*/false};
+  if (auto* running = std::get_if<Running>(&state_)) {
+    because("a user asked for it");
+    stop_between_steps(*running, {.last = StoppingRound::Stop{why, asked.by}});
+  } else if (!has_ended()) {
+    make_last(why, std::nullopt, asked.by);
+  }
 }
 
 // ---- from state to state
@@ -645,14 +741,22 @@ void RoundCore::go_on(Running& running) {
     tell_of_break(under_way->cause.rank, std::nullopt);
     return stop_replacing(running);
   }
+  if (running.stop && now_ >= running.stop->until) {
+    if (!was_paused(running.stop->until)) {
+      because("not all nodes have said how far their workers are");
+      return stop_round({}, running.stop->gone);
+    }
+    running.stop->until = now_ + kHoldLimit;
+  }
   if (running.done.size() == members_.group().size()) {
     because(running.has_left ? "workers have left, and no node says that it is preempted"
                              : "every worker of every node has ended with 0");
     end(running.has_left ? stopped_by({.signal = 0, .is_preemption = true}, {}) : JobOutcome{});
-  } else if (!running.are_some_done && members_.has_room() && members_.has_connected_outsider()) {
+  } else if (!running.stop && !running.are_some_done && members_.has_room() &&
+             members_.has_connected_outsider()) {
     because("there is room for the node that arrived, and no worker has finished yet");
     next_.after_arrival = true;
-    stop_round({});
+    stop_between_steps(running, {.is_for_newcomer = true});
   }
 }
 
@@ -702,7 +806,7 @@ void RoundCore::announce_round(std::uint16_t port) {
   start.master_port = port;
   for (auto& [id, its] : members_.round_starts(std::move(start)))
     out_.push_back({id, std::move(its)});
-  state_ = Running{now_, {}, false};
+  state_ = Running{now_, members_.world_size()};
 }
 
 // `knows`: the node that it happened to, if that has told its own workers.
@@ -712,22 +816,33 @@ void RoundCore::tell_of_break(int rank, std::optional<NodeId> knows) {
   }
 }
 
-void RoundCore::stop_round(StoppingRound stopping, const std::optional<NodeGone>& gone) {
-  stopping.uptime = now_ - std::get<Running>(state_).since;
+void RoundCore::stop_round(StoppingRound stopping, const std::optional<NodeGone>& gone,
+                           std::optional<std::int64_t> after_step) {
+  auto& running = std::get<Running>(state_);
+  stopping.uptime = now_ - running.since;
+  if (running.stop && !stopping.stop) stopping.stop = std::move(running.stop->last);
+  stopping.world_size = running.world_size;
   const bool is_failure = stopping.cause || stopping.has_lost_node;
   const auto why = is_failure ? RoundStop::Why::kFailure : RoundStop::Why::kPlanned;
   for (const NodeId id : members_.group()) {
     if (!members_.has(id)) continue;
     // Our own node may be preempted and then leaves its workers their time.
-    const auto limit = members_.hello_of(id).shutdown_timeout + config_.stop_margin;
+    const auto shutdown = members_.hello_of(id).shutdown_timeout;
+    const auto limit =
+        (after_step ? shutdown + shutdown / kPartForStep : shutdown) + config_.stop_margin;
     stopping.awaited.insert(id, id == config_.own_node ? CoreTime::max() : now_ + limit);
-    out_.push_back({id, RoundStop{round_, why, gone}});
+    const bool is_leaver = gone && gone->node_rank == members_.rank_of(id);
+    out_.push_back({id, RoundStop{round_, why, is_leaver ? std::nullopt : gone, after_step}});
   }
   state_ = std::move(stopping);
 }
 
 void RoundCore::settle(StoppingRound stopping) {
   using End = StoppingRound::End;
+  if (stopping.are_all_done()) {
+    because("every worker had ended with 0 before it was stopped");
+    return end(JobOutcome{});
+  }
   const bool is_own_fault = stopping.is_own_fault();
   const End how =
       stopping.end(stopping.cause && policy_.allows_retry(*stopping.cause, stopping.uptime));

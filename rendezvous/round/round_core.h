@@ -19,7 +19,7 @@
 //                          back-off   all stopped          no budget, own node left
 //
 //   event \ state    Gathering         Pausing         Opening             Running             Stopping            Ended
-//   NodeHello (1)    add, progress     add             add                 add; room: stop     add                 JobEnd
+//   NodeHello (1)    add, progress     add             add                 add; room: stop (5) add                 JobEnd
 //   StoreOpened      ignore            ignore          of host: RoundStart ignore              ignore              ignore
 //   StoreNotOpened   ignore            ignore          of host: end        ignore              ignore              ignore
 //   WorkerFailed     ignore            ignore          ignore              cause; stop (2)     consequence         ignore
@@ -28,7 +28,8 @@
 //   Regrouped        ignore            ignore          ignore              count (3)           ignore              ignore
 //   CannotRegroup    ignore            ignore          ignore              ignore; stop (3)    ignore              ignore
 //   LeaveWanted      ignore            ignore          ignore              HoldSteps (5)       ignore              ignore
-//   StepsHeld        ignore            ignore          ignore              all: LeaveAt (5)    ignore              ignore
+//   StopWanted       ignore            ignore          ignore              stop (5)            ignore              ignore
+//   StepsHeld        ignore            ignore          ignore              all: LeaveAt (5), stop (5) ignore         ignore
 //   SomeWorkersDone  ignore            ignore          ignore              newcomers wait (3)  ignore              ignore
 //   WorkersDone      ignore            ignore          ignore              count (3); all: end (6) ignore          ignore
 //   RoundStopped     ignore            ignore          ignore              ignore              count; all: settle  ignore
@@ -36,8 +37,8 @@
 //     of own node    end(Stopped)      end(Stopped)    end(Stopped)        stop                leave; then end     ignore
 //   NodeStuck        remove            remove          remove; host gone   remove; stop (2)    remove; count       ignore
 //     of own node    end(CannotRun)    end(CannotRun)  end(CannotRun)      end(CannotRun)      end(CannotRun)      ignore
-//   RestartAsked     ignore            ignore          ignore              stop; costs nothing ignore              ignore
-//   StopAsked        end(Stopped)      end(Stopped)    end(Stopped)        stop                stop; then end      ignore
+//   RestartAsked     ignore            ignore          ignore              stop (5); costs nothing ignore          ignore
+//   StopAsked        end(Stopped)      end(Stopped)    end(Stopped)        stop (5)            stop; then end      ignore
 //   Goodbye          ignore            ignore          ignore              ignore              ignore              was told
 //   Disconnected     grace             grace           grace               grace               grace               grace
 //   Resumed          no grace          no grace        no grace            no grace            no grace            no grace
@@ -60,7 +61,9 @@
 //   (4) the agent is connected and does not answer (answer_timeout, stop_margin): removed, and told DeclaredLost. Our own
 //       node: Opening: end(CannotRun); Stopping: no time limit, since a preempted one leaves its workers their time. A
 //       leader that was paused itself waits again
-//   (5) as step_agreement.h says, to all nodes of the round
+//   (5) as step_agreement.h says, to all nodes of the round: HoldSteps first, and when all have answered LeaveAt, or RoundStop
+//       with that step. RoundStop comes at once if a node says that its workers cannot be stopped between two steps, or does
+//       not answer (kHoldLimit); if workers leave, are replaced, or have ended with 0; and whatever else stops the round
 //   (6) with success; if workers of a node have left because of a preemption, and no node says that it is preempted, with the
 //       outcome of one
 //
@@ -91,7 +94,6 @@
 
 #include "rendezvous/common/clock.h"
 #include "rendezvous/round/gathering.h"
-#include "rendezvous/round/step_agreement.h"
 #include "rendezvous/round/membership.h"
 #include "rendezvous/round/peer_requests.h"
 #include "rendezvous/round/replacements.h"
@@ -99,6 +101,7 @@
 #include "rendezvous/round/round_config.h"
 #include "rendezvous/round/round_end.h"
 #include "rendezvous/round/round_messages.h"
+#include "rendezvous/round/step_agreement.h"
 #include "rendezvous/round/turned_away.h"
 #include "rendezvous/round/waiting_hellos.h"
 
@@ -173,6 +176,11 @@ class RoundCore {
   const JobOutcome* outcome() const;  // null before the end
   LeaderView view(CoreTime now) const;
   std::optional<WaitForNodes> wait(CoreTime now) const;  // nothing: it does not wait for nodes
+  // The round runs, and is stopped as soon as it is known after which step.
+  bool is_stop_ahead() const {
+    const auto* running = std::get_if<Running>(&state_);
+    return running != nullptr && running->stop;
+  }
   // The job has ended and every node knows: the leader's process may exit.
   bool was_everyone_told() const;
 
@@ -184,13 +192,24 @@ class RoundCore {
     NodeId host{};
     CoreTime until;  // the time limit for the answer
   };
+  // The round is about to be stopped as planned, between two steps.
+  struct StopAhead {
+    StepAgreement steps = {};
+    CoreTime until = {};                           // the time limit for StepsHeld
+    std::optional<StoppingRound::Stop> last = {};  // no round follows
+    std::optional<NodeGone> gone = {};             // the node that is about to leave
+    bool is_for_newcomer = false;                  // and for nothing else
+    bool is_leave_wanted = false;  // which counts if the round is not stopped after all
+  };
   struct Running {
     CoreTime since;
-    std::set<NodeId> done;
+    int world_size = 0;
+    std::set<NodeId> done = {};
     bool are_some_done = false;  // a worker ended with 0: its work must not be repeated
     bool has_left = false;       // workers of a node have left because of a preemption
     Replacements replacements = {};
     StepAgreement leave = {};
+    std::optional<StopAhead> stop = {};
   };
   struct Ended {
     JobOutcome outcome;
@@ -235,6 +254,7 @@ class RoundCore {
   void on(NodeId from, const Regrouped& regrouped);
   void on(NodeId from, const CannotRegroup& refusal);
   void on(NodeId from, const LeaveWanted& wanted);
+  void on(NodeId from, const StopWanted& wanted);
   void on(NodeId from, const StepsHeld& held);
   void on(NodeId node, const NodeDisconnected& event);
   void on(NodeId node, const NodeResumed& event);
@@ -276,7 +296,12 @@ class RoundCore {
   void stop_replacing(Running& running, const std::optional<WorkerFailure>& last = {});
   void regrouping_is_in_vain(Running& running);
   void workers_ended_on(NodeId node);
-  void stop_round(StoppingRound stopping, const std::optional<NodeGone>& gone = {});
+  bool have_common_step(const Running& running) const;
+  static bool is_stopped_as_planned(const Running& running);
+  void fails_while_stopped(const WorkerFailure& failure);
+  void stop_between_steps(Running& running, StopAhead why);
+  void stop_round(StoppingRound stopping, const std::optional<NodeGone>& gone = {},
+                  std::optional<std::int64_t> after_step = {});
   void settle(StoppingRound stopping);
   void end(JobOutcome outcome);
 

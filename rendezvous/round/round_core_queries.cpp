@@ -50,6 +50,7 @@ std::optional<CoreTime> RoundCore::deadline() const {
   } else if (const auto* running = std::get_if<Running>(&state_)) {
     const auto& under_way = running->replacements.under_way;
     if (under_way) consider(under_way->until);
+    if (running->stop) consider(running->stop->until);
   } else if (const auto* stopping = std::get_if<StoppingRound>(&state_)) {
     if (const auto next = stopping->awaited.next()) consider(next->first);
   } else if (const auto* ended = std::get_if<Ended>(&state_)) {

@@ -74,6 +74,7 @@ struct StoppingRound {
   std::set<NodeId> gone;       // lost or left in this round
   bool has_lost_node = false;  // one of them is lost
   std::vector<int> done;       // ranks that had ended with 0 before
+  int world_size = 0;          // that the round had, if it ran
 
   // What decides whether the cause is retried.
   struct ByBudget {};
@@ -89,6 +90,10 @@ struct StoppingRound {
   };
   std::optional<Stop> stop;
 
+  bool are_all_done() const {
+    const bool is_preempted = stop && stop->why.is_preemption;
+    return world_size > 0 && !cause && !is_preempted && std::cmp_equal(done.size(), world_size);
+  }
   bool is_paid() const { return std::holds_alternative<Paid>(retry); }
   enum class End { kNextRound, kFailed, kStopped };
   // `allows_retry`: the budget and its rules, for the cause.

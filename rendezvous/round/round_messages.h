@@ -204,16 +204,33 @@ struct CannotRegroup {
 };
 // This node is preempted while its workers run: all workers of the round are to leave at the same step boundary.
 struct LeaveWanted : OfRound {};
-// The answer to HoldSteps. No worker of this node passes a boundary behind this one before LeaveAt comes.
+// A stop signal has come to this node while its workers run, and they can be stopped between two steps. NodeLeaving follows
+// the leader's RoundStop, or comes earlier.
+struct StopWanted : OfRound {};
+// From the leader to every node of the round: each worker waits at its next step boundary until this comes.
+struct HoldSteps {
+  enum class Until {
+    kLeaveAt,    // they are to leave
+    kRoundStop,  // they are to be stopped
+    kNow,        // they go on: the round is not stopped after all. No answer
+  };
+  Round round{};
+  Until until = Until::kLeaveAt;
+  bool operator==(const HoldSteps&) const = default;
+};
+// The answer to HoldSteps. No worker of this node passes a boundary behind this one before LeaveAt or RoundStop comes.
 struct StepsHeld {
   Round round{};
-  std::int64_t passed = 0;  // the last boundary that a worker of this node has passed; 0: none
+  // The last boundary that a worker of this node has passed; 0: none. If they are to be stopped: the steps that one has done;
+  // less than 0: they cannot be stopped between two steps, and go on.
+  std::int64_t passed = 0;
+  HoldSteps::Until until = HoldSteps::Until::kLeaveAt;  // as it was asked for
   bool operator==(const StepsHeld&) const = default;
 };
 using ToLeader = std::variant<NodeHello, StoreOpened, StoreNotOpened, WorkerFailed, SomeWorkersDone,
                               WorkersDone, RoundStopped, NodeLeaving, NodeStuck, Goodbye,
                               RestartAsked, StopAsked, WorkersRecover, WorkerReplaceable, Regrouped,
-                              CannotRegroup, LeaveWanted, StepsHeld>;
+                              CannotRegroup, LeaveWanted, StepsHeld, StopWanted>;
 
 // ---- leader to agent
 
@@ -266,6 +283,8 @@ struct RoundStop {
   Round round{};
   Why why = Why::kPlanned;
   std::optional<NodeGone> gone = {};  // the node whose loss or leave stops the round
+  // After kPlanned: every worker goes on until it has done so many steps, and is stopped then; none: at once.
+  std::optional<std::int64_t> after_step = {};
   bool operator==(const RoundStop&) const = default;
 };
 struct DeclaredLost {  // the last message to a removed node, which may join again
@@ -293,8 +312,6 @@ struct ReplaceWorker {
   int max_restarts = 0;
   bool operator==(const ReplaceWorker&) const = default;
 };
-// To every node of the round: each worker waits at its next step boundary until LeaveAt comes.
-struct HoldSteps : OfRound {};
 // To every node of the round: all workers leave at this boundary, and go on until then.
 struct LeaveAt {
   Round round{};

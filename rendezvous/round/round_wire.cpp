@@ -33,12 +33,12 @@ template <typename T, typename... Messages>
 concept IsOneOf = (Is<T, Messages> || ...);
 static void fields(auto& /*archive*/, IsOneOf<Goodbye, DeclaredLost> auto& /*message*/) {}
 static void fields(auto& archive, IsOneOf<SomeWorkersDone, OpenStore, WorkersRecover, LeaveWanted,
-                                          HoldSteps, JobEnd, Gone, Heartbeat> auto& message) {
+                                          StopWanted, JobEnd, Gone, Heartbeat> auto& message) {
   auto& [only] = message;
   archive(only);
 }
 static void fields(auto& archive, IsOneOf<StoreOpened, WorkerFailed, WorkersDone, Regrouped,
-                                          CannotRegroup, StepsHeld, LeaveAt> auto& message) {
+                                          CannotRegroup, LeaveAt> auto& message) {
   auto& [round, what] = message;
   archive(round, what);
 }
@@ -164,7 +164,17 @@ static void fields(auto& archive, Is<WaitAsSpare> auto& message) {
 static void fields(auto& archive, Is<RoundStop> auto& message) {
   archive(message.round);
   archive.choice(message.why, RoundStop::Why::kFailure);
-  archive(message.gone);
+  archive(message.gone, message.after_step);
+}
+
+static void fields(auto& archive, Is<StepsHeld> auto& message) {
+  archive(message.round, message.passed);
+  archive.choice(message.until, HoldSteps::Until::kRoundStop);
+}
+
+static void fields(auto& archive, Is<HoldSteps> auto& message) {
+  archive(message.round);
+  archive.choice(message.until, HoldSteps::Until::kNow);
 }
 
 static void fields(auto& archive, Is<GroupBroken> auto& message) {

@@ -1,12 +1,12 @@
-// At which step boundary all workers of a round leave together, after one of its nodes was preempted. A value of
-// RoundCore's Running; pure.
+// At which step boundary all workers of a round leave together, after one of its nodes was preempted, or are stopped as
+// planned. Values of RoundCore's Running; pure.
 //
 //   event \ state   Stays               Asking                                                   Agreed
-//   LeaveWanted     HoldSteps to all    ignore                                                   ignore
-//   StepsHeld       ignore              of all nodes: LeaveAt the greatest number + 1            ignore
+//   wanted          HoldSteps to all    ignore                                                   ignore
+//   StepsHeld       ignore              of all nodes: the greatest number + 1 is the boundary    ignore
 //
 // A worker counts its boundaries (worker_link.h). From HoldSteps on none passes a boundary that its node has not counted in
-// StepsHeld, so that LeaveAt is ahead of every worker. A worker that is held waits for agents alone: it has done its part of
+// StepsHeld, so that the boundary is ahead of every worker. A worker that is held waits for agents alone: it has done its part of
 // all steps before that boundary, and the other workers, which may be steps behind, come to the boundary without it.
 #pragma once
 
@@ -24,6 +24,7 @@ namespace ddprun::rdzv {
 
 class StepAgreement {
  public:
+  bool stays() const { return std::holds_alternative<Stays>(state_); }
   // True: the nodes are asked now.
   bool wanted() {
     if (!std::holds_alternative<Stays>(state_)) return false;

@@ -167,6 +167,10 @@ agent::EndStep step_in(const std::string& name) {
 using LeaderEvent = std::variant<rdzv::ToLeader, rdzv::LinkEvent>;
 using E = EventLine;
 
+rdzv::HoldSteps::Until until_in(E& e) {
+  return static_cast<rdzv::HoldSteps::Until>(e.number("until", 0));
+}
+
 // clang-format off
 const Names<agent::NodeEvent>& node_events() {
   using namespace agent;
@@ -175,12 +179,18 @@ const Names<agent::NodeEvent>& node_events() {
       {"Refused", [](E& e) { return rdzv::Refused{{e.text()}}; }},
       {"OpenStore", [](E& e) { return rdzv::OpenStore{{e.round()}}; }},
       {"RoundStart", round_start_in},
-      {"RoundStop", [](E& e) { return rdzv::RoundStop{e.round(), e.has("failure") ? Why::kFailure : Why::kPlanned}; }},
+      {"RoundStop",
+       [](E& e) {
+         rdzv::RoundStop stop{e.round(), e.has("failure") ? Why::kFailure : Why::kPlanned};
+         if (const auto step = e.number("step", 0)) stop.after_step = step;
+         return stop;
+       }},
       {"DeclaredLost", [](E&) { return rdzv::DeclaredLost{}; }},
       {"JobEnd", [](E& e) { return rdzv::JobEnd{outcome_in(e)}; }},
       {"GroupBroken", [](E& e) { return rdzv::GroupBroken{e.round(), e.number("rank", 0)}; }},
       {"ReplaceWorker", replace_worker_in},
-      {"HoldSteps", [](E& e) { return rdzv::HoldSteps{{e.round()}}; }},
+      {"HoldSteps",
+       [](E& e) { return rdzv::HoldSteps{e.round(), until_in(e)}; }},
       {"LeaveAt", [](E& e) { return rdzv::LeaveAt{e.round(), e.number("boundary", 1)}; }},
       {"store", [](E& e) { return StoreResult{e.round(), e.port(0), e.text()}; }},
       {"worker_ended", worker_ended_in},
@@ -203,7 +213,14 @@ const Names<agent::NodeEvent>& node_events() {
       {"workers_seen", workers_seen_in},
       {"worker_started", [](E& e) { return WorkerStarted{e.round(), e.rank()}; }},
       {"start_is_late", [](E& e) { return StartIsLate{e.round()}; }},
-      {"workers_held", [](E& e) { return WorkersHeld{e.round(), e.number("passed", 0)}; }},
+      {"workers_held",
+       [](E& e) {
+         WorkersHeld held{e.round(), e.number("passed", 0)};
+         held.until = until_in(e);
+         if (const auto step = e.number("step_ms", 0)) held.step = std::chrono::milliseconds(step);
+         return held;
+       }},
+      {"workers_parked", [](E& e) { return WorkersParked{e.round()}; }},
       {"worker_told", [](E& e) { return WorkerTold{e.round(), e.rank()}; }}};
   return kEvents;
 }
@@ -227,7 +244,8 @@ const Names<LeaderEvent>& leader_events() {
       {"Regrouped", [](E& e) { return Regrouped{e.round(), e.generation()}; }},
       {"CannotRegroup", [](E& e) { return CannotRegroup{e.round(), e.generation()}; }},
       {"LeaveWanted", [](E& e) { return LeaveWanted{{e.round()}}; }},
-      {"StepsHeld", [](E& e) { return StepsHeld{e.round(), e.number("passed", 0)}; }},
+      {"StepsHeld", [](E& e) { return StepsHeld{e.round(), e.number("passed", 0), until_in(e)}; }},
+      {"StopWanted", [](E& e) { return StopWanted{{e.round()}}; }},
       {"disconnected", [](E&) { return LinkEvent(NodeDisconnected{}); }},
       {"resumed", [](E&) { return LinkEvent(NodeResumed{}); }},
       {"silent", [](E&) { return LinkEvent(NodeSilent{}); }},

@@ -76,6 +76,7 @@ class Invariants {
   // Called around every step of the leader.
   void before_step(const rdzv::RoundCore& core) {
     was_running_ = core.is_running();
+    was_stop_ahead_ = core.is_stop_ahead();
     had_ended_ = core.has_ended();
     round_before_ = core.round();
     restarts_before_ = core.restarts();
@@ -115,7 +116,7 @@ class Invariants {
         require(end == nullptr || end->outcome == *outcome_, "nodes are told different outcomes");
       }
     }
-    if (!core.is_running() || are_some_done_) return;
+    if (!core.is_running() || are_some_done_ || core.is_stop_ahead()) return;
     if (group_.size() >= static_cast<std::size_t>(schedule_.config.max_nodes)) return;
     for (const auto& [id, node] : nodes) {
       require(!core.has(id) || !node.is_connected || starts_.contains(id),
@@ -203,7 +204,8 @@ class Invariants {
         is_failure && failed->has_standby && !is_poison_ && has_anyone_the_state_without(*failed) &&
         std::ranges::all_of(group_, is_connected) && recovering_.size() == group_.size() &&
         !are_some_done_ && failed->committed > 0 &&
-        restarts_before_ < schedule_.config.restarts.max_restarts;
+        restarts_before_ < schedule_.config.restarts.max_restarts &&
+        !(was_stop_ahead_ && orders.empty());  // it was to be stopped already
     require(may_be || orders.empty(), "a worker was replaced that must not be");
     require(!may_be || !orders.empty(), "a worker that could be replaced ended the round");
     if (may_be) begin_replacement(core, input, *failed, orders, nodes);
@@ -289,7 +291,7 @@ class Invariants {
     is_paid_ = replacing_ && !is_poison_ && are_all_there && is_stopped_for_failure;
     if (is_paid_) {
       failed_first_ = replacing_->first;
-    } else if (is_failure) {
+    } else if (is_failure && is_stopped_for_failure) {  // else it was to be stopped already
       failed_first_ = from;
     }
     replacing_.reset();
@@ -425,6 +427,7 @@ class Invariants {
 
   const Schedule& schedule_;
   bool was_running_ = false;
+  bool was_stop_ahead_ = false;
   bool had_ended_ = false;
   Round round_before_{};
   int restarts_before_ = 0;

@@ -55,6 +55,12 @@ plant(WhatWasUnderWayIsLost rendezvous/round/resend_queue.h "unconfirmed_.front(
 plant(LeavesAtABoundaryThatWasPassed rendezvous/round/step_agreement.h "asking->passed + 1" "asking->passed")
 plant(LeaveIsAgreedBeforeAllHaveAnswered rendezvous/round/step_agreement.h
       "asking->answered.size() < nodes" "false")
+plant(NewcomerIsPreferredToFinishers ${leader} "running->stop && running->stop->is_for_newcomer" "false")
+plant(StopIsForgottenAfterAFailure ${leader} "running.stop && !stopping.stop" "false")
+plant(StepIsAgreedThatWasPassed ${leader} "running->stop->steps.held(from, held.passed, members_.group().size())"
+      "running->stop->steps.held(from, held.passed - 1, members_.group().size())")
+plant(WorkersThatCannotWaitAreParked ${leader} "held.passed < 0" "false")
+plant(WorkersThatFailWhileTheyParkAreAwaited ${agent} "!stopping->is<Asked>() && !stopping->is<Parking>()" "!stopping->is<Asked>()")
 plant(WorkersThatHaveLeftAreSuccessful ${agent} "running->has_left || ended.has_left" "false")
 plant(SilenceIsNotNoticed rendezvous/round/liveness.h "now - heard >= keep_alive_.timeout()" "false")
 plant(NewLeaderBeginsAtRoundZero ${leader} "std::max(round_, round_min_)" "round_")

@@ -181,7 +181,12 @@ class VirtualAgent {
   }
 
   void perform(const agent::AskToLeave& action) { workers_.ask_to_leave(action.local_rank); }
-  void perform(const agent::HoldWorkers&) { workers_.hold(); }
+  void perform(const agent::HoldWorkers& action) {
+    using Until = rdzv::HoldSteps::Until;
+    if (action.until == Until::kNow) return workers_.go_on();
+    action.until == Until::kRoundStop ? workers_.hold_to_stop() : workers_.hold();
+  }
+  void perform(const agent::ParkWorkers& action) { workers_.park(action.after_step); }
   void perform(const agent::LetWorkersLeave& action) { workers_.let_leave(action.boundary); }
 
   void perform(const agent::TellGroupBroken& action) {

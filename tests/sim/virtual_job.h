@@ -51,6 +51,7 @@ struct WorkerGroup {
   std::set<const VirtualWorkers*>
       ready;                   // nodes whose workers have passed the boundary behind the last step
   std::optional<int> left_at;  // the boundary at which a worker has left because of a preemption
+  std::optional<int> parked_at;  // the step after which its workers wait to be stopped
 };
 
 struct AgentSettings {

@@ -37,7 +37,8 @@ class VirtualWorkers {
     first_rank_ = start.rank_offset;
     can_recover_ = is_held_ = false;
     reacts_ = !job_.habits.chance(20);
-    passed_ = leave_at_ = 0;
+    passed_ = leave_at_ = park_at_ = 0;
+    counts_steps_ = job_.habits.chance(70);
     waits_at_.reset();
     WorkerGroup& group = job_.groups[key_];
     group.world_size = start.world_size;
@@ -83,9 +84,29 @@ class VirtualWorkers {
     is_held_ = true;
     agent_.step(agent::WorkersHeld{key_.round, passed_});
   }
+  // On some nodes the workers handle the stop; without recovery they come to no boundary.
+  void hold_to_stop() {
+    is_held_ = counts_steps_ && passed_ > 0;
+    if (!counts_steps_ || (job_.recovery.is_on() && passed_ == 0)) {
+      return agent_.step(
+          agent::WorkersHeld{key_.round, -1, {}, rdzv::HoldSteps::Until::kRoundStop});
+    }
+    agent_.step(agent::WorkersHeld{
+        key_.round, passed_,
+        std::chrono::ceil<std::chrono::milliseconds>(job_.habits.time(0ms, 20ms)),
+        rdzv::HoldSteps::Until::kRoundStop});
+  }
+  void park(std::int64_t step) {
+    require(counts_steps_, "workers that handle the stop themselves are told to wait");
+    park_at_ = step;
+    go_on();
+  }
   void let_leave(std::int64_t boundary) {
-    is_held_ = false;
     leave_at_ = boundary;
+    go_on();
+  }
+  void go_on() {
+    is_held_ = false;
     if (waits_at_) go_on_from(*std::exchange(waits_at_, std::nullopt));
   }
 
@@ -315,6 +336,7 @@ class VirtualWorkers {
   void go_on_from(Boundary boundary) {
     WorkerGroup& group = job_.groups[key_];
     if (leave_at_ != 0 && boundary.number >= leave_at_) return leave(group, boundary.number);
+    if (park_at_ != 0 && boundary.number >= park_at_) return wait_parked(group, boundary.number);
     if (group.attempt != boundary.attempt) return come_when_released();
     group.ready.insert(this);
     for (const auto& [node, local_rank] : group.workers) {
@@ -322,6 +344,15 @@ class VirtualWorkers {
     }
     require(!group.left_at, "a step begins that workers are missing of, which have left");
     begin_step(job_, key_);
+  }
+
+  void wait_parked(WorkerGroup& group, int step) {
+    require(!group.parked_at || *group.parked_at == step,
+            "workers are stopped after different steps");
+    require(group.ready.empty(), "workers wait for their end, and others are in a step with them");
+    group.parked_at = step;
+    job_.queue.after(job_.habits.time(0us, 2ms), agent_.process,
+                     [this, round = key_.round] { agent_.step(agent::WorkersParked{round}); });
   }
 
   // They were called to make their groups anew while they were held.
@@ -418,6 +449,8 @@ class VirtualWorkers {
   bool reacts_ = true;        // to the signal of a preemption, of workers that cannot recover
   std::optional<Boundary> waits_at_;  // they wait at this one
   std::int64_t passed_ = 0;
+  std::int64_t park_at_ = 0;
+  bool counts_steps_ = false;
   std::int64_t leave_at_ = 0;  // 0: not at any
 };
 

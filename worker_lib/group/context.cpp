@@ -1,5 +1,6 @@
 #include "ddprun/context.h"
 
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <pthread.h>
 #include <sys/eventfd.h>
 
@@ -193,6 +194,10 @@ Context::Context(Environment environment, c10::intrusive_ptr<c10d::Store> store,
   const bool is_prepared = is_prepared_standby(link_.get());
   if (is_prepared && device.is_cuda()) await_room_on_gpu(*link_, device.index());
   if (device.is_cuda()) use_gpu(device.index());
+  if (link_ && device.is_cuda()) {
+    link_->before_parking(
+        [device] { c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index()); });
+  }
   auto membership = std::make_shared<detail::Membership>();
   membership->rank = environment_.rank;
   membership->global_ranks.resize(static_cast<std::size_t>(world_size()));

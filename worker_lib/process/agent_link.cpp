@@ -1,9 +1,11 @@
 #include "worker_lib/process/agent_link.h"
 
+#include <linux/futex.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
@@ -103,6 +105,40 @@ void AgentLink::step_done(std::int64_t step, std::int64_t total_steps,
   publish();
   if (step >= told_from_) [[unlikely]]
     mark_step();
+  end_step();
+}
+
+void AgentLink::end_step() {
+  if (page_->header.version < link::kParksSince || !mark_.is_set()) return;
+  link::Boundaries& shared = page_->boundaries;
+  const std::int64_t before = std::exchange(step_ended_ns_, note_.step_at_ns);
+  // The clock may not have moved meanwhile.
+  const std::int64_t took = before == 0 ? 0 : std::max<std::int64_t>(step_ended_ns_ - before, 1);
+  shared.step_ns.store(took, std::memory_order_relaxed);
+  shared.steps = ++steps_;  // a full barrier
+  if (shared.state != static_cast<std::uint32_t>(link::BoundaryState::kGoOn)) [[unlikely]]
+    wait_at_boundary();
+}
+
+void AgentLink::wait_at_boundary() {
+  link::Boundaries& shared = page_->boundaries;
+  const auto wait_while = [&shared](link::BoundaryState state) {
+    const auto number = static_cast<std::uint32_t>(state);
+    while (shared.state == number) {
+      ::syscall(SYS_futex, &shared.state, FUTEX_WAIT, number, nullptr, nullptr, 0);
+    }
+  };
+  wait_while(link::BoundaryState::kHold);
+  const bool parks = shared.state == static_cast<std::uint32_t>(link::BoundaryState::kPark);
+  if (!parks || steps_ < shared.leave_at) return;
+  try {
+    if (await_devices_) await_devices_();
+  } catch (...) {
+    return;  // the program hears of it at its next call, as it would without this one
+  }
+  shared.parked = 1;
+  send(link::Kind::kParked);
+  wait_while(link::BoundaryState::kPark);
 }
 
 // The marks are written before the agent is told; an agent that does not know them is not told.

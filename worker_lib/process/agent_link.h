@@ -10,11 +10,13 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 
 #include "rendezvous/common/unique_fd.h"
 #include "rendezvous/common/worker_abi/worker_link.h"
@@ -34,10 +36,16 @@ class AgentLink {
   AgentLink& operator=(const AgentLink&) = delete;
 
   // Some ten nanoseconds each, no system call, except for the steps that the agent is told of: the
-  // first one, and Header::wanted_step.
+  // first one, and Header::wanted_step. step_done() may wait for the agent, and for the end of this process
+  // (link::Boundaries).
   // No values: those of before stay. What is beyond link::kValuesMax is not noted.
   void step_done(std::int64_t step, std::int64_t total_steps,
                  std::span<const link::Value> values = {});
+  // Where the program's ranks are stopped between two steps: called before this rank waits for its end. May throw: then it
+  // does not wait.
+  void before_parking(std::function<void()> await_devices) {
+    await_devices_ = std::move(await_devices);
+  }
   void collective_begins();
   void enter(WorkerPhase phase);
   WorkerPhase phase() const { return note_.phase; }
@@ -111,12 +119,17 @@ class AgentLink {
   void receive();
   void close();
   void mark_step();
+  void end_step();
+  void wait_at_boundary();
 
   const OwnDescriptor socket_;
   link::Page* page_;
   const OwnerMark mark_;
   link::Note note_;
   std::int64_t told_from_ = INT64_MIN;  // the agent is told of the next step from this one on
+  std::function<void()> await_devices_;
+  std::int64_t steps_ = 0;          // that this process has reported
+  std::int64_t step_ended_ns_ = 0;  // the last one
   bool takes_leave_ = false;
   std::uint32_t supported_ = 0;  // bits of link::Message::requests
   bool told_of_commit_ = true;   // the agent, in this generation

@@ -32,13 +32,14 @@ inline constexpr char kSocketVariable[] = "DDPRUN_LINK_FD";
 inline constexpr char kPageVariable[] = "DDPRUN_LINK_PAGE_FD";
 
 // 2: preempt_signal; 3: values; 4: kGroupBroken, the kind of steps, and marks with kStepped;
-// 5: replacement in place; 6: kReplicasDiffer, kNorLater; 7: the GPU; 8: step boundaries
-inline constexpr std::uint32_t kVersion = 8;
+// 5: replacement in place; 6: kReplicasDiffer, kNorLater; 7: the GPU; 8: step boundaries; 9: stops between two steps
+inline constexpr std::uint32_t kVersion = 9;
 inline constexpr std::uint32_t kMarksSince = 4;
 inline constexpr std::uint32_t kReplacementSince = 5;
 inline constexpr std::uint32_t kReplicasDifferSince = 6;
 inline constexpr std::uint32_t kGpuSince = 7;
 inline constexpr std::uint32_t kBoundariesSince = 8;
+inline constexpr std::uint32_t kParksSince = 9;
 inline constexpr std::size_t kPageBytes = 4096;
 inline constexpr std::size_t kValuesMax = 8;  // of a note
 inline constexpr std::size_t kValueNameWords = 3;
@@ -169,17 +170,26 @@ struct GpuUse {
 // of should_leave(), or the committed steps of a loop that can be replaced. At each it stores the number in `passed` and
 // then reads `state`, with a full barrier of memory between the two: so the agent, which stores kHold and then reads `passed`,
 // knows that the worker passes no further boundary before kLeave or kGoOn. A worker that is held waits with futex(2) for another `state`.
+//
+// And how all workers of a job are stopped between the same two steps. A worker counts the steps that it reports, from 1, in
+// `steps`, and looks at `state` then, likewise. With kPark it waits from step `leave_at` on: it awaits the work that it has
+// queued on its devices, sets `parked`, sends kParked, and waits for another `state`, or for its end.
 struct Boundaries {
   // Written by the agent:
   std::atomic<std::uint32_t> state;  // a BoundaryState
-  std::uint32_t reserved_0;
-  std::atomic<std::int64_t> leave_at;  // the boundary at which the worker leaves; before kLeave
+  // Written by the worker:
+  std::atomic<std::uint32_t> parked;  // 1: it waits with kPark
+  // By the agent:
+  std::atomic<std::int64_t> leave_at;  // where the worker leaves, or parks; before kLeave and kPark
   // Written by the worker:
   std::atomic<std::int64_t> passed;       // the last boundary; 0: none
   std::atomic<std::uint32_t> takes_part;  // 1: it asks at its boundaries whether it is to leave
   std::atomic<std::uint32_t> has_left;    // 1: it was told so, by this page or by kLeave
+  std::atomic<std::int64_t>
+      steps;  // reported by this process; 0: none, or it looks at no state then
+  std::atomic<std::int64_t> step_ns;  // what the last one took; 0: not known. Before `steps`
 };
-enum class BoundaryState : std::uint32_t { kGoOn = 0, kHold = 1, kLeave = 2 };
+enum class BoundaryState : std::uint32_t { kGoOn = 0, kHold = 1, kLeave = 2, kPark = 3 };
 
 struct Page {
   Header header;
@@ -191,7 +201,7 @@ struct Page {
   Recovery recovery;
   Gpu gpu;
   Boundaries boundaries;
-  std::uint8_t reserved_1[kPageBytes - 1088];
+  std::uint8_t reserved_1[kPageBytes - 1104];
 };
 
 static_assert(std::is_standard_layout_v<Page> && sizeof(Page) == kPageBytes);
@@ -214,9 +224,11 @@ static_assert(offsetof(Page, recovery) == 928 && sizeof(Recovery) == 96 &&
               offsetof(Recovery, death_lock) == 16);
 static_assert(offsetof(Page, gpu) == 1024 && sizeof(Gpu) == 32 && offsetof(Gpu, free_bytes) == 8 &&
               offsetof(Gpu, used_bytes) == 16 && offsetof(Gpu, index) == 24);
-static_assert(offsetof(Page, boundaries) == 1056 && sizeof(Boundaries) == 32 &&
-              offsetof(Boundaries, leave_at) == 8 && offsetof(Boundaries, passed) == 16 &&
-              offsetof(Boundaries, takes_part) == 24 && offsetof(Boundaries, has_left) == 28);
+static_assert(offsetof(Page, boundaries) == 1056 && sizeof(Boundaries) == 48 &&
+              offsetof(Boundaries, parked) == 4 && offsetof(Boundaries, steps) == 32 &&
+              offsetof(Boundaries, step_ns) == 40 && offsetof(Boundaries, leave_at) == 8 &&
+              offsetof(Boundaries, passed) == 16 && offsetof(Boundaries, takes_part) == 24 &&
+              offsetof(Boundaries, has_left) == 28);
 static_assert(offsetof(Page, value_slots) == 256 && sizeof(ValueSlot) == 320 &&
               offsetof(ValueSlot, values) == 8 && sizeof(ValueSlot::Entry) == 32);
 
@@ -294,6 +306,8 @@ enum class Kind : std::uint32_t {
   kCannotRecover = 8,
   // Worker to an agent of version 6 or later, a ReplicasDiffer: two ranks differ in what is equal on all ranks.
   kReplicasDiffer = 9,
+  // Worker to an agent of version 9 or later: it has parked.
+  kParked = 10,
 
   // Agent to a worker whose hello had kCanRecover, a Regroup: leave the call that you wait in, and make
   // the groups anew.

@@ -2,9 +2,9 @@
 of their record of collectives (collectives.py).
 
 ddprun brings this file into every Python program that it starts (agent/python/sitecustomize.py), unless
-DDPRUN_PYTHON_HOOKS=0. It is run when torch is imported, and opens the link to the agent at the first step. A program
-that reports its steps by itself (ddprun.progress) is left alone. Nothing that goes wrong here reaches the program: one
-line on stderr, and there are no more steps.
+DDPRUN_PYTHON_HOOKS=0. It is run when torch is imported, and opens the link to the agent at the first step. Of a program
+that reports its steps by itself (ddprun.progress) only the ends of steps are told. Nothing that goes wrong here reaches
+the program: one line on stderr, and there are no more steps.
 """
 
 import importlib
@@ -52,6 +52,7 @@ def make_hook(progress):
         return progress
 
     first, count = nobody, None  # the optimizer that steps first, and what its next step does
+    link = None
 
     def hook(optimizer, args, kwargs):
         try:
@@ -66,9 +67,11 @@ def make_hook(progress):
     def stop():
         nonlocal first, count
         first, count = everybody_else, None
+        if link:
+            link.end_no_steps()
 
     def begin(optimizer):
-        nonlocal first, count
+        nonlocal first, count, link
         if "DDPRUN_PREPARED" in os.environ:  # a standby, which trains nobody's model
             return
         tell_imports()
@@ -76,13 +79,27 @@ def make_hook(progress):
             first = weakref.ref(optimizer)
             return count()
         module = progress()
-        link = module.link_of_process()
-        # Where the worker before this one has reported by itself, this one will.
-        if not link or link.is_reported or link.wanted_kind == module.PROGRAM:
+        link = module.link_of_process() or link_of_program()
+        if not link:
             return stop()
-        link.at_first_report = stop
-        first, count = weakref.ref(optimizer), lambda: look_at_first(link, module)
+        link.begin_steps_by_hook()
+        # Where the worker before this one has reported by itself, this one will.
+        if link.is_reported or link.wanted_kind == module.PROGRAM:
+            leave_numbers_to_program()
+        else:
+            link.at_first_report = leave_numbers_to_program
+            count = lambda: look_at_first(link, module)
+        first = weakref.ref(optimizer)
         count()
+
+    def leave_numbers_to_program():
+        nonlocal count
+        count = link.end_step
+
+    def link_of_program():
+        """The one that the program's copy of ddprun.progress has opened before."""
+        its = getattr(sys.modules.get("ddprun.progress"), "_link", None)
+        return its if hasattr(its, "begin_steps_by_hook") else None
 
     def look_at_first(link, module):
         nonlocal count
@@ -102,8 +119,8 @@ def make_hook(progress):
     def begin_anew():
         global import_times
         import_times = None
-        nonlocal first, count
-        first, count = nobody, None
+        nonlocal first, count, link
+        first, count, link = nobody, None, None
 
     os.register_at_fork(after_in_child=begin_anew)
     hook._torchdynamo_disable = True  # torch.compile calls it and does not look inside

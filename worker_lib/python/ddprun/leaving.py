@@ -7,7 +7,6 @@ which one the foremost rank has passed, and let all go on until the one behind i
 alone, for milliseconds. Ranks do not call each other for it.
 """
 
-import _thread
 import os
 import struct
 import sys
@@ -21,7 +20,6 @@ _TAKES_PART_AT, _HAS_LEFT_AT = _AT + 24, _AT + 28
 _HOLD, _LEAVE = 1, 2
 _SIGNAL_AT = 24  # that announces a preemption, in the page's header
 _SINCE = 8  # version of the link
-_FUTEX, _FUTEX_WAIT = 202, 0  # x86-64
 
 _boundaries = None  # not looked for yet; False: there are none
 _calls = 0
@@ -30,30 +28,24 @@ _counted = None  # a function that returns how many boundaries this rank has pas
 
 class _Boundaries:
     def __init__(self, link):
-        self._page, self._numbers = link.page, memoryview(link.page).cast("q")  # each number is stored at once
-        # Its use is a full barrier of memory: the number is there for the agent before this rank looks whether it is held.
-        self._barrier = _thread.allocate_lock()
+        self._link, self._page = link, link.page
+        self._numbers = memoryview(link.page).cast("q")  # each number is stored at once
         struct.pack_into("=I", self._page, _TAKES_PART_AT, 1)
         _ignore_notice(struct.unpack_from("=i", self._page, _SIGNAL_AT)[0])
 
     def leaves_at(self, boundary):
         numbers = self._numbers
         numbers[_PASSED] = boundary
-        with self._barrier:
+        with self._link.barrier:
             pass
         if not numbers[_STATE]:
             return False
-        while numbers[_STATE] == _HOLD:
-            self._await_change()
-        if numbers[_STATE] != _LEAVE or boundary < numbers[_LEAVE_AT]:
+        while self._link.state() == _HOLD:
+            self._link.await_change(_HOLD)
+        if self._link.state() != _LEAVE or boundary < numbers[_LEAVE_AT]:
             return False
         struct.pack_into("=I", self._page, _HAS_LEFT_AT, 1)
         return True
-
-    def _await_change(self):
-        import ctypes
-        word = ctypes.c_uint32.from_buffer(self._page, _AT)
-        ctypes.CDLL(None).syscall(ctypes.c_long(_FUTEX), ctypes.byref(word), _FUTEX_WAIT, _HOLD, None, None, 0)
 
 
 def _ignore_notice(number):
@@ -71,7 +63,9 @@ def _open():
     _boundaries = False
     link = progress.link_of_process()
     if link and link.version >= _SINCE:
-        if os.uname().machine == "x86_64":
+        if not hasattr(link, "can_wait"):  # it was opened by the hooks of an agent of an earlier release
+            link = progress._Link(link.page, None, link.version, None, 0)
+        if link.can_wait:
             _boundaries = _Boundaries(link)
         else:
             print("ddprun: should_leave() is always false: it was not tried on this architecture", file=sys.stderr, flush=True)

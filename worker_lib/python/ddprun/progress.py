@@ -20,6 +20,7 @@ after the first report has no part in it, and its reports do nothing.
 """
 
 import _socket  # what socket is made of: nothing here needs the rest
+import _thread
 import os
 import struct
 import sys
@@ -36,9 +37,15 @@ _SLOT = struct.Struct("=qqqQIIq")  # step, total, step's time, collectives, phas
 _VALUES_AT, _VALUES_BYTES, _VALUES_MAX = 256, 320, 8
 _VALUE = struct.Struct("=24sd")
 _MARKS_AT = 896
-_MARKS_SINCE, _REPLICAS_DIFFER_SINCE = 4, 6  # versions
+_BOUNDARIES_AT = 1056
+_STATE, _UNTIL, _STEPS, _STEP_NS = (_BOUNDARIES_AT // 8 + i for i in (0, 1, 4, 5))
+_PARKED_AT = _BOUNDARIES_AT + 4
+_STATE_MASK = 0xFFFFFFFF  # the state has the lower half of its word, and whether this process is parked the upper one
+_HOLD, _PARK = 1, 3
+_FUTEX, _FUTEX_WAIT = 202, 0  # x86-64
+_MARKS_SINCE, _REPLICAS_DIFFER_SINCE, _PARKS_SINCE = 4, 6, 9  # versions
 _MESSAGE = struct.Struct("=IIiI")  # kind, version, pid, requests
-_STEPPED, _REPLICAS_DIFFER = 4, 9  # kinds
+_STEPPED, _REPLICAS_DIFFER, _PARKED = 4, 9, 10  # kinds
 _DIFFERENCE = struct.Struct("=qii224s")  # step, rank, other rank, sentence
 _RUNNING = 2  # the phase
 _PEER = struct.Struct("=iII")  # ucred
@@ -107,6 +114,12 @@ class _Link:
         self._told_from = _AT_ONCE  # the agent is told of the next step from this one on
         self.is_reported = False  # by the program itself
         self.at_first_report = lambda: None
+        self._steps, self._step_at = 0, 0
+        self._ends_by_hook = False  # steps end where the optimizer steps, on all ranks alike, whatever the program reports
+        # Its use is a full barrier of memory: a number is there for the agent before this process looks whether it is to wait.
+        self.barrier = _thread.allocate_lock()
+        self.can_wait = os.uname().machine == "x86_64"
+        self._can_park = self.can_wait and version >= _PARKS_SINCE
 
     def note(self, step, total, values):
         """A step as the program reports it."""
@@ -119,8 +132,8 @@ class _Link:
         self._step = step
         number = self._numbers[_NOTES_AT // 8] + 1
         slot = number % 2
-        _SLOT.pack_into(self.page, _SLOT_AT + slot * _SLOT_BYTES, step, total, time.monotonic_ns(), 0, _RUNNING,
-                        self._kind, self._began)
+        now = time.monotonic_ns()
+        _SLOT.pack_into(self.page, _SLOT_AT + slot * _SLOT_BYTES, step, total, now, 0, _RUNNING, self._kind, self._began)
         if values:
             shown = list(values.items())[:_VALUES_MAX]
             self._values = struct.pack("=II", len(shown), 0) + b"".join(
@@ -130,6 +143,77 @@ class _Link:
         self._numbers[_NOTES_AT // 8] = number  # from here on the slot is the latest
         if step >= self._told_from:
             self._mark(step)
+        if self._can_park and not self._ends_by_hook:
+            self._end_step(now)
+
+    def begin_steps_by_hook(self):
+        self._ends_by_hook, self._steps, self._step_at = True, 0, 0
+        self._numbers[_STEPS] = 0
+
+    def end_no_steps(self):
+        """From here on this process is stopped wherever it is."""
+        self._can_park = False
+        self._numbers[_STEPS] = 0
+
+    def end_step(self):
+        if self._can_park:
+            self._end_step(time.monotonic_ns())
+
+    def _end_step(self, now):
+        self._numbers[_STEP_NS] = now - self._step_at if self._step_at else 0
+        self._step_at = now
+        self._steps += 1
+        self._numbers[_STEPS] = self._steps
+        with self.barrier:
+            pass
+        if self._numbers[_STATE]:
+            self._wait_at_boundary()
+
+    def _wait_at_boundary(self):
+        """The agent has something to say about this boundary between two steps: it may hold the process for a moment, or from here
+        on, because all ranks are stopped between the same two steps."""
+        while self.state() == _HOLD:
+            self.await_change(_HOLD)
+        if self.state() != _PARK or self._steps < self._numbers[_UNTIL]:
+            return
+        try:
+            if not self._await_devices():
+                return
+        except Exception:
+            return  # the program hears of it at its next call, as it would without this one
+        struct.pack_into("=I", self.page, _PARKED_AT, 1)
+        self._send(_PARKED, _PARKS_SINCE)
+        while self.state() == _PARK:
+            self.await_change(_PARK)
+
+    @staticmethod
+    def _await_devices():
+        """False: what is queued there is being captured."""
+        cuda = getattr(sys.modules.get("torch"), "cuda", None)
+        if cuda is None or not cuda.is_initialized():
+            return True
+        if cuda.is_current_stream_capturing():
+            return False
+        for device in range(cuda.device_count()):
+            if device == cuda.current_device() or cuda.memory_reserved(device):
+                cuda.synchronize(device)
+        return True
+
+    def state(self):
+        return self._numbers[_STATE] & _STATE_MASK
+
+    def await_change(self, state):
+        import ctypes
+        word = ctypes.c_uint32.from_buffer(self.page, _BOUNDARIES_AT)
+        ctypes.CDLL(None).syscall(ctypes.c_long(_FUTEX), ctypes.byref(word), _FUTEX_WAIT, state, None, None, 0)
+
+    def _send(self, kind, version):
+        if self.socket is None:
+            return
+        try:
+            self.socket.send(_MESSAGE.pack(kind, version, os.getpid(), 0), _socket.MSG_DONTWAIT | _socket.MSG_NOSIGNAL)
+        except OSError:
+            self.socket = None  # the agent has closed its end, or the program this one; the page stays
 
     def tell_difference(self, step, rank, other, sentence):
         """Tells the agent, which writes an event, that two ranks differ in what is equal on all ranks."""
@@ -156,11 +240,13 @@ class _Link:
             number += 1
             at = slot_at + 8 if number & 1 else slot_at
             numbers[at] = step
-            numbers[at + 2] = now()
+            numbers[at + 2] = at_ns = now()
             numbers[notes_at] = number
             if step >= told_from:
                 self._mark(step)
                 told_from = self._told_from
+            if self._can_park:
+                self._end_step(at_ns)
             return step
         return count
 
@@ -183,11 +269,7 @@ class _Link:
             numbers[at + 2] = 0
         if 0 < wanted <= step:
             numbers[at + 2] = now
-        try:
-            self.socket.send(_MESSAGE.pack(_STEPPED, _MARKS_SINCE, os.getpid(), 0),
-                              _socket.MSG_DONTWAIT | _socket.MSG_NOSIGNAL)
-        except OSError:
-            self.socket = None  # the agent has closed its end, or the program this one; the page stays
+        self._send(_STEPPED, _MARKS_SINCE)
 
 
 def _descriptor(name):

@@ -50,17 +50,17 @@ rdzv::RoundStart start_of(Round round) {
 
 std::string names_of(const std::vector<NodeAction>& actions) {
   constexpr const char* kNames[] = {
-      "OpenRoundStore", "StartWorkers", "SignalWorker",   "AskToLeave",    "TellGroupBroken",
-      "ArmTimer",       "GraceOver",    "TakeStacks",     "CloseRound",    "CloseStore",
-      "TellLeader",     "Join",         "Announce",       "Finish",        "TakeStep",
-      "Exit",           "Replace",      "ShowLate",       "LookAtWorkers", "WaitForSaving",
-      "ShowStarting",   "HoldWorkers",  "LetWorkersLeave"};
+      "OpenRoundStore", "StartWorkers", "SignalWorker",    "AskToLeave",    "TellGroupBroken",
+      "ArmTimer",       "GraceOver",    "TakeStacks",      "CloseRound",    "CloseStore",
+      "TellLeader",     "Join",         "Announce",        "Finish",        "TakeStep",
+      "Exit",           "Replace",      "ShowLate",        "LookAtWorkers", "WaitForSaving",
+      "ShowStarting",   "HoldWorkers",  "LetWorkersLeave", "ParkWorkers"};
   static_assert(std::size(kNames) == std::variant_size_v<NodeAction>);
   constexpr const char* kTold[] = {
       "NodeHello",     "StoreOpened",  "StoreNotOpened", "WorkerFailed",      "SomeWorkersDone",
       "WorkersDone",   "RoundStopped", "NodeLeaving",    "NodeStuck",         "Goodbye",
       "RestartAsked",  "StopAsked",    "WorkersRecover", "WorkerReplaceable", "Regrouped",
-      "CannotRegroup", "LeaveWanted",  "StepsHeld"};
+      "CannotRegroup", "LeaveWanted",  "StepsHeld",      "StopWanted"};
   static_assert(std::size(kTold) == std::variant_size_v<rdzv::ToLeader>);
   std::string text;
   for (const NodeAction& action : actions) {
@@ -95,7 +95,7 @@ TEST(NodeCore, LeavesAShortGraceWhenAPeerIsGoneAndTheWholeOneElse) {
       {rdzv::RoundStop{kFirst, Why::kPlanned}, 30s},
       {rdzv::JobEnd{}, 30s},
       {LeaderLost{"gone"}, 30s},
-      {StopSignal{SIGTERM}, 30s}};
+      {StopSignal{SIGINT}, 30s}};
   for (const auto& [stop, grace] : stops) {
     NodeCore core{NodeConfig{1, 30s, 10s, true, 2s}};
     core.step(start_of(kFirst));
@@ -174,7 +174,7 @@ TEST(NodeCore, TellsTheWorkersOfADeadOneBeforeTheyAreStopped) {
       {rdzv::DeclaredLost{}, "TellGroupBroken SIGTERM ArmTimer"},
       {LeaderReplaced{}, "TellGroupBroken SIGTERM ArmTimer"},
       {LeaderLost{"gone"}, "TellGroupBroken SIGTERM ArmTimer"},
-      {StopSignal{SIGTERM}, "NodeLeaving TellGroupBroken SIGTERM ArmTimer"}};
+      {StopSignal{SIGINT}, "NodeLeaving TellGroupBroken SIGINT ArmTimer"}};
   for (const auto& [stop, answer] : stops) {
     NodeCore core{NodeConfig{2, 30s, 10s}};
     core.step(start_of(kFirst));
@@ -246,8 +246,11 @@ TEST(NodeCore, AnswersEveryEventInEveryStateAsItsTableSays) {
       {WorkerStarted{kFirst, 0}, {"", "", "", "", ""}, {}},
       {StartIsLate{kFirst}, {"", "ShowStarting", "", "", ""}, {}},
       {StopSignal{SIGTERM},
-       {"NodeLeaving", "NodeLeaving SIGTERM ArmTimer", "NodeLeaving", kNextStep, ""},
-       {"NodeLeaving Finish TakeStep ArmTimer", "NodeLeaving SIGTERM ArmTimer", "NodeLeaving",
+       {"NodeLeaving", "HoldWorkers", "NodeLeaving", kNextStep, ""},
+       {"NodeLeaving Finish TakeStep ArmTimer", "HoldWorkers", "NodeLeaving", kNextStep, ""}},
+      {StopSignal{SIGINT},
+       {"NodeLeaving", "NodeLeaving SIGINT ArmTimer", "NodeLeaving", kNextStep, ""},
+       {"NodeLeaving Finish TakeStep ArmTimer", "NodeLeaving SIGINT ArmTimer", "NodeLeaving",
         kNextStep, ""}},
       {PreemptSignal{SIGUSR1},
        {"NodeLeaving", "AskToLeave LeaveWanted", "NodeLeaving", kNextStep, ""},
@@ -256,6 +259,7 @@ TEST(NodeCore, AnswersEveryEventInEveryStateAsItsTableSays) {
       {rdzv::HoldSteps{kFirst}, {"", "HoldWorkers", "", "", ""}, {}},
       {rdzv::LeaveAt{kFirst, 7}, {"", "LetWorkersLeave", "", "", ""}, {}},
       {WorkersHeld{kFirst, 6}, {"", "StepsHeld", "", "", ""}, {}},
+      {WorkersParked{kFirst}, {"", "", "", "", ""}, {}},
       {WorkerTold{kFirst, 0}, {"", "", "", "", ""}, {}},
       {TimerExpired{TimerId{1}}, {"", "", "GraceOver TakeStacks ArmTimer", kNextStep, ""}, {}},
       {StacksTaken{kFirst}, {"", "", "", "", ""}, {}},
@@ -280,7 +284,7 @@ TEST(NodeCore, AnswersEveryEventInEveryStateAsItsTableSays) {
 
 // ---- the table of the stages of Stopping. kLooking: Grace after a failure, while the workers are looked at
 
-enum Stage { kAsked, kGrace, kLooking, kStacks, kKilled, kClosing, kClosed, kStages };
+enum Stage { kAsked, kParking, kGrace, kLooking, kStacks, kKilled, kClosing, kClosed, kStages };
 
 NodeCore in_stage(Stage stage) {
   using Why = rdzv::RoundStop::Why;
@@ -291,7 +295,9 @@ NodeCore in_stage(Stage stage) {
     core.step(WorkerTold{kFirst, 0});
     core.step(rdzv::RoundStop{kFirst});
   } else if (stage == kClosed) {
-    core.step(StopSignal{SIGTERM});
+    core.step(StopSignal{SIGINT});
+  } else if (stage == kParking) {
+    core.step(rdzv::RoundStop{.round = kFirst, .after_step = 7});
   } else {
     core.step(rdzv::RoundStop{kFirst, stage == kLooking ? Why::kFailure : Why::kPlanned});
   }
@@ -305,23 +311,27 @@ NodeCore in_stage(Stage stage) {
 TEST(NodeCore, AnswersEveryEventInEveryStageOfStoppingAsItsTableSays) {
   constexpr const char* kFinish = "Finish TakeStep ArmTimer";
   constexpr const char* kLeave = "NodeLeaving";
+  constexpr const char* kStop = "SIGTERM ArmTimer";
   const std::pair<NodeEvent, std::array<const char*, kStages>> table[] = {
-      {rdzv::RoundStop{kFirst}, {"", "", "", "", "", "", "RoundStopped"}},
+      {rdzv::RoundStop{kFirst}, {"", kStop, "", "", "", "", "", "RoundStopped"}},
       {rdzv::JobEnd{},
-       {"Goodbye SIGTERM ArmTimer", "Goodbye", "Goodbye", "Goodbye", "Goodbye", "Goodbye",
-        "Goodbye Finish TakeStep ArmTimer"}},
-      {LeaderLost{"gone"}, {"", "", "", "", "", "", kFinish}},
-      {rdzv::DeclaredLost{}, {"", "", "", "", "", "", "Join"}},
+       {"Goodbye SIGTERM ArmTimer", "Goodbye SIGTERM ArmTimer", "Goodbye", "Goodbye", "Goodbye",
+        "Goodbye", "Goodbye", "Goodbye Finish TakeStep ArmTimer"}},
+      {LeaderLost{"gone"}, {"", kStop, "", "", "", "", "", kFinish}},
+      {rdzv::DeclaredLost{}, {"", kStop, "", "", "", "", "", "Join"}},
       {StopSignal{SIGTERM},
-       {"NodeLeaving SIGTERM ArmTimer", kLeave, kLeave, kLeave, kLeave, kLeave, ""}},
-      {PreemptSignal{SIGUSR1}, {"", kLeave, kLeave, kLeave, kLeave, kLeave, ""}},
-      {TimerExpired{TimerId{1}}, {"", "GraceOver TakeStacks ArmTimer", "", "", "", "", ""}},
-      {TimerExpired{TimerId{2}}, {"", "", "", "SIGKILL ArmTimer", "", "", ""}},
-      {TimerExpired{TimerId{3}}, {"", "", "", "", "NodeStuck CloseRound", "", ""}},
-      {WorkersSeen{kFirst, {{}}}, {"", "", "GraceOver SIGKILL ArmTimer", "", "", "", ""}},
-      {StacksTaken{kFirst}, {"", "", "", "SIGKILL ArmTimer", "", "", ""}},
-      {ended(0), {"CloseRound", "CloseRound", "CloseRound", "CloseRound", "CloseRound", "", ""}},
-      {RoundClosed{kFirst}, {"", "", "", "", "", "RoundStopped", ""}},
+       {"NodeLeaving SIGTERM ArmTimer", kLeave, kLeave, kLeave, kLeave, kLeave, kLeave, ""}},
+      {PreemptSignal{SIGUSR1}, {"", kLeave, kLeave, kLeave, kLeave, kLeave, kLeave, ""}},
+      {TimerExpired{TimerId{1}}, {"", kStop, "GraceOver TakeStacks ArmTimer", "", "", "", "", ""}},
+      {TimerExpired{TimerId{2}}, {"", "", "", "", "SIGKILL ArmTimer", "", "", ""}},
+      {TimerExpired{TimerId{3}}, {"", "", "", "", "", "NodeStuck CloseRound", "", ""}},
+      {WorkersSeen{kFirst, {{}}}, {"", "", "", "GraceOver SIGKILL ArmTimer", "", "", "", ""}},
+      {WorkersParked{kFirst}, {"", kStop, "", "", "", "", "", ""}},
+      {StacksTaken{kFirst}, {"", "", "", "", "SIGKILL ArmTimer", "", "", ""}},
+      {ended(0),
+       {"CloseRound", "CloseRound", "CloseRound", "CloseRound", "CloseRound", "CloseRound", "",
+        ""}},
+      {RoundClosed{kFirst}, {"", "", "", "", "", "", "RoundStopped", ""}},
   };
   for (const auto& [event, answers] : table) {
     for (int stage = 0; stage < kStages; ++stage) {
@@ -330,7 +340,7 @@ TEST(NodeCore, AnswersEveryEventInEveryStageOfStoppingAsItsTableSays) {
           << "event " << event.index() << " in stage " << stage;
     }
   }
-  for (const Stage stage : {kGrace, kLooking, kStacks}) {
+  for (const Stage stage : {kParking, kGrace, kLooking, kStacks}) {
     NodeCore core = in_stage(stage);
     core.step(StopSignal{SIGTERM});
     EXPECT_EQ(names_of(core.step(StopSignal{SIGTERM})), "SIGKILL ArmTimer") << stage;

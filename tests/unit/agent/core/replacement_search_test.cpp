@@ -289,7 +289,8 @@ class World {
 
   void before_leader() {
     was_running_ = leader_.is_running();
-    was_under_way_ = was_running_ && leader_.deadline().has_value();
+    was_stop_ahead_ = leader_.is_stop_ahead();
+    was_under_way_ = was_running_ && !was_stop_ahead_ && leader_.deadline().has_value();
     restarts_before_ = leader_.restarts();
   }
 
@@ -312,8 +313,8 @@ class World {
     } else if (!goes_on) {
       is_paid_ = was_under_way_;
       is_lost_round_ = present() < nodes_.size();
-      is_planned_ =
-          std::holds_alternative<rdzv::RestartAsked>(*(message != nullptr ? message : &kNone));
+      is_planned_ = was_stop_ahead_ || std::holds_alternative<rdzv::RestartAsked>(
+                                           *(message != nullptr ? message : &kNone));
       const bool may_stop =
           !scenario_->round_stays || is_poison(message) || !has_anyone_the_state();
       require(may_stop, "the round was stopped though every worker can be replaced");
@@ -393,6 +394,8 @@ class World {
           node.was_told_broken = true;
         } else if (const auto* replace = std::get_if<Replace>(&action)) {
           perform(node, *replace, queue);
+        } else if (const auto* hold = std::get_if<HoldWorkers>(&action)) {
+          queue.emplace_back(WorkersHeld{kRound, -1, {}, hold->until});
         } else if (const auto* signal = std::get_if<SignalWorker>(&action)) {
           if (signal->signal != SIGCONT) kill(node, static_cast<std::size_t>(signal->local_rank));
         } else if (std::holds_alternative<CloseRound>(action)) {
@@ -659,6 +662,7 @@ class World {
   bool was_started_ = false;
   bool is_paid_ = false;
   bool is_lost_round_ = false;
+  bool was_stop_ahead_ = false;
   bool is_planned_ = false;
   bool is_over_ = false;  // the next round is opened, or the job has ended
 };

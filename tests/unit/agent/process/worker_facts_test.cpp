@@ -43,6 +43,18 @@ TEST_F(WorkerFactsTest, KnowWhichSignalsAProcessHandles) {
   EXPECT_FALSE(handles(2, SIGTERM, proc_.path())) << "there is no such process";
 }
 
+TEST_F(WorkerFactsTest, KnowWhichSignalsAProcessDiesOf) {
+  const auto masks = [this](int pid, const std::string& text) {
+    proc_.write(std::to_string(pid) + "/task/" + std::to_string(pid) + "/status", text);
+  };
+  masks(1, "SigBlk:\t0000\nSigIgn:\t1000\nSigCgt:\t0002\n");
+  masks(2, "SigBlk:\t4000\nSigIgn:\t1000\nSigCgt:\t0002\n");
+  masks(3, "SigBlk:\t0000\nSigIgn:\t5000\nSigCgt:\t0002\n");
+  masks(4, "SigBlk:\t0000\nSigIgn:\t1000\nSigCgt:\t4002\n");
+  EXPECT_TRUE(dies_of(1, SIGTERM, proc_.path()));
+  for (const int pid : {2, 3, 4, 5}) EXPECT_FALSE(dies_of(pid, SIGTERM, proc_.path())) << pid;
+}
+
 TEST_F(WorkerFactsTest, KnowAShellByItsProgram) {
   link("1/exe", "/usr/bin/bash");
   link("2/exe", "/usr/bin/python3.11");

@@ -20,6 +20,7 @@
 #include <cstring>
 #include <filesystem>
 #include <limits>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -78,7 +79,8 @@ class WorkerLinkTest : public ::testing::Test {
                     .committed =
                         [this](std::uint32_t generation) {
                           reported.push_back("committed " + std::to_string(generation));
-                        }});
+                        },
+                    .parked = [this] { reported.emplace_back("parked"); }});
   }
   void TearDown() override { close_worker(); }
 
@@ -569,6 +571,52 @@ TEST_F(WorkerLinkTest, AWorkerWaitsAtItsBoundaryAsLongAsItIsHeld) {
   boundaries.has_left = 1;
   EXPECT_TRUE(agent->has_left());
   ::munmap(memory, link::kPageBytes);
+}
+
+TEST_F(WorkerLinkTest, AWorkerWaitsForItsEndAfterTheStepThatTheAgentNames) {
+  make();
+  const auto link = open();
+  ASSERT_TRUE(link);
+  EXPECT_EQ(agent->steps(), 0);
+  link->step_done(100, 1000);
+  EXPECT_EQ(agent->last_step(), std::nullopt);
+  agent->set({.state = link::BoundaryState::kHold});
+  std::atomic<int> devices_awaited = 0;
+  link->before_parking([&] { ++devices_awaited; });
+  std::thread training([&] {
+    for (int step = 101; step < 110; ++step) link->step_done(step, 1000);
+  });
+  while (agent->steps() != 2) std::this_thread::yield();
+  agent->set({.state = link::BoundaryState::kPark, .leave_at = 5});
+  while (!agent->is_parked()) std::this_thread::yield();
+  EXPECT_EQ(agent->steps(), 5);
+  EXPECT_EQ(devices_awaited, 1);
+  io.restart();
+  while (reported.empty()) io.run_one();
+  EXPECT_THAT(reported, ElementsAre("parked"));
+  agent->set({});
+  training.join();
+  EXPECT_EQ(agent->steps(), 10);
+  ASSERT_TRUE(agent->last_step());
+}
+
+TEST_F(WorkerLinkTest, AWorkerWhoseDevicesFailDoesNotWait) {
+  make();
+  const auto link = open();
+  ASSERT_TRUE(link);
+  link->before_parking([] { throw std::runtime_error("an illegal memory access"); });
+  agent->set({.state = link::BoundaryState::kPark, .leave_at = 1});
+  link->step_done(1, 10);
+  EXPECT_FALSE(agent->is_parked());
+}
+
+TEST_F(WorkerLinkTest, AnAgentThatParksNobodyIsNotWaitedFor) {
+  make(::getpid(), 0, 0, link::kParksSince - 1);
+  const auto link = open();
+  ASSERT_TRUE(link);
+  agent->set({.state = link::BoundaryState::kPark, .leave_at = 1});
+  link->step_done(1, 10);
+  EXPECT_EQ(agent->steps(), 0);
 }
 
 TEST_F(WorkerLinkTest, AWorkerHearsThatItsGroupIsBroken) {

@@ -273,6 +273,14 @@ TEST_F(WorkersTest, AWorkerThatTakesNoRequestIsToldBySignalIfItHandlesOne) {
   EXPECT_FALSE(last_end().has_left) << "it has come to its end";
 }
 
+// Whatever waits for a file server, and what has made no step yet.
+TEST_F(WorkersTest, WorkersThatMakeNoStepsAreNotHeldBeforeAStop) {
+  group().hold_at_boundary(rdzv::HoldSteps::Until::kRoundStop);
+  EXPECT_EQ(std::get<WorkersHeld>(events_.back()).passed, -1) << "none is started";
+  begun().hold_at_boundary(rdzv::HoldSteps::Until::kRoundStop);
+  EXPECT_EQ(std::get<WorkersHeld>(events_.back()).passed, -1);
+}
+
 TEST_F(WorkersTest, WorkersThatAreHeldGoOnWhenTheRoundIsStopped) {
   begun();
   exec(0);
@@ -285,7 +293,7 @@ TEST_F(WorkersTest, WorkersThatAreHeldGoOnWhenTheRoundIsStopped) {
     return static_cast<link::BoundaryState>(read);
   };
   events_.clear();
-  group().hold_at_boundary();
+  group().hold_at_boundary(rdzv::HoldSteps::Until::kLeaveAt);
   EXPECT_EQ(state(0), link::BoundaryState::kHold);
   EXPECT_EQ(state(1), link::BoundaryState::kHold);
   ASSERT_THAT(events_, SizeIs(1));

@@ -361,19 +361,20 @@ auto link(Event event) {
 }
 
 constexpr const char* kBoth = "RoundStop>0 RoundStop>1";
+constexpr char kHold[] = "HoldSteps>0 HoldSteps>1";
 constexpr const char* kEndBoth = "JobEnd>0 JobEnd>1";
 
 const Row kTable[] = {
     {"NodeHello",
      2,
      [](Leader& job, int from) { return job.join(from); },
-     {"WaitForNodes>2", "", "", kBoth, "", "JobEnd>2"}},
+     {"WaitForNodes>2", "", "", kHold, "", "JobEnd>2"}},
     {"NodeHello of a node of the past",
      2,
      [](Leader& job, int from) {
        return job.join_after(from, {Round{6}, 2, 0});
      },
-     {"OpenStore>0", "", "", kBoth, "", "JobEnd>2"}},
+     {"OpenStore>0", "", "", kHold, "", "JobEnd>2"}},
     {"NodeHello again",
      0,
      [](Leader& job, int from) { return job.join(from); },
@@ -396,7 +397,7 @@ const Row kTable[] = {
     {"WorkersRecover", 1, says(WorkersRecover{}), {"", "", "", "", "", ""}},
     {"Regrouped", 1, says(Regrouped{{}, 1}), {"", "", "", "", "", ""}},
     {"CannotRegroup", 1, says(CannotRegroup{{}, 1}), {"", "", "", "", "", ""}},
-    {"LeaveWanted", 1, says(LeaveWanted{}), {"", "", "", "HoldSteps>0 HoldSteps>1", "", ""}},
+    {"LeaveWanted", 1, says(LeaveWanted{}), {"", "", "", kHold, "", ""}},
     {"StepsHeld without a question", 1, says(StepsHeld{{}, 7}), {"", "", "", "", "", ""}},
     {"StepsHeld of all",
      1,
@@ -406,6 +407,22 @@ const Row kTable[] = {
        return job.said(from, StepsHeld{job.core.round(), 9});
      },
      {"", "", "", "LeaveAt>0 LeaveAt>1", "", ""}},
+    {"StopWanted", 1, says(StopWanted{}), {"", "", "", kHold, "", ""}},
+    {"StepsHeld of all before a stop",
+     1,
+     [](Leader& job, int from) {
+       job.said(from, StopWanted{job.core.round()});
+       job.said(0, StepsHeld{job.core.round(), 7, HoldSteps::Until::kRoundStop});
+       return job.said(from, StepsHeld{job.core.round(), 9, HoldSteps::Until::kRoundStop});
+     },
+     {"", "", "", kBoth, "", ""}},
+    {"StepsHeld before a stop, which cannot wait",
+     1,
+     [](Leader& job, int from) {
+       job.said(from, StopWanted{job.core.round()});
+       return job.said(from, StepsHeld{job.core.round(), -1, HoldSteps::Until::kRoundStop});
+     },
+     {"", "", "", kBoth, "", ""}},
     {"SomeWorkersDone", 1, says(SomeWorkersDone{}), {"", "", "", "", "", ""}},
     {"WorkersDone", 1, says(WorkersDone{}), {"", "", "", "", "", ""}},
     {"RoundStopped", 1, says(RoundStopped{}), {"", "", "", "", "", ""}},
@@ -427,9 +444,9 @@ const Row kTable[] = {
      says(NodeStuck{}),
      {"JobEnd>0", kEndBoth, kEndBoth, kEndBoth, kEndBoth, ""}},
     {"Goodbye", 1, says(Goodbye{}), {"", "", "", "", "", ""}},
-    {"RestartAsked", 1, says(RestartAsked{}), {"", "", "", kBoth, "", ""}},
+    {"RestartAsked", 1, says(RestartAsked{}), {"", "", "", kHold, "", ""}},
     {"RestartAsked by an unknown node", 9, says(RestartAsked{}), {"", "", "", "", "", ""}},
-    {"StopAsked", 0, says(StopAsked{SIGTERM}), {"JobEnd>0", kEndBoth, kEndBoth, kBoth, "", ""}},
+    {"StopAsked", 0, says(StopAsked{SIGTERM}), {"JobEnd>0", kEndBoth, kEndBoth, kHold, "", ""}},
     {"NodeDisconnected", 1, link(NodeDisconnected{}), {"", "", "", "", "", ""}},
     {"NodeResumed", 1, link(NodeResumed{}), {"", "", "", "", "", ""}},
     {"NodeTurnedAway", 0, link(NodeTurnedAway{"", "10.0.0.9", "why"}), {"", "", "", "", "", ""}},
@@ -476,7 +493,15 @@ TEST(RoundCore, AnswersEveryEventWhileAWorkerIsReplacedAsItsTableSays) {
       {"WorkerReplaceable", kBroken},  // the other rank's: none has the state
       {"CannotRegroup", kBroken},
       {"SomeWorkersDone", kBroken},
-      {"WorkersDone", kBroken}};
+      {"WorkersDone", kBroken},
+      // The round is stopped at once.
+      {"NodeHello", kBoth},
+      {"NodeHello of a node of the past", kBoth},
+      {"StopWanted", kBoth},
+      {"StepsHeld of all before a stop", ""},
+      {"StepsHeld before a stop, which cannot wait", ""},
+      {"RestartAsked", kBoth},
+      {"StopAsked", kBoth}};
   for (const Row& row : kTable) {
     Leader job = in_state(kRunning);
     for (int id = 0; id < 2; ++id) job.said(id, WorkersRecover{kFirst});

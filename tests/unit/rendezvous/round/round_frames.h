@@ -143,7 +143,8 @@ inline std::vector<wire::AgentFrame> example_agent_frames() {
            Regrouped{Round{13}, 14},
            CannotRegroup{Round{15}, 16},
            LeaveWanted{Round{17}},
-           StepsHeld{Round{18}, 1'000'000'000'019},
+           StepsHeld{Round{18}, 1'000'000'000'019, HoldSteps::Until::kRoundStop},
+           StopWanted{Round{19}},
        }) {
     frames.emplace_back(wire::Message<ToLeader>{80, 81, message});
   }
@@ -167,12 +168,12 @@ inline std::vector<wire::LeaderFrame> example_leader_frames() {
            WaitAsSpare{WaitAsSpare::Why::kJobIsFinishing},
            OpenStore{Round{7}},
            example_start(),
-           RoundStop{Round{8}, RoundStop::Why::kFailure, example_loss()},
+           RoundStop{Round{8}, RoundStop::Why::kFailure, example_loss(), 1'000'000'000'023},
            DeclaredLost{},
            JobEnd{example_outcome()},
            GroupBroken{Round{8}, 11},
            ReplaceWorker{Round{15}, 16, 17, example_failure(), 18, 19},
-           HoldSteps{Round{20}},
+           HoldSteps{Round{20}, HoldSteps::Until::kRoundStop},
            LeaveAt{Round{21}, 1'000'000'000'022},
        }) {
     frames.emplace_back(wire::Message<ToAgent>{92, 93, message});

@@ -169,7 +169,7 @@ TEST(RoundWire, OpeningIsThisInBytes) {
   const std::string bytes = encode(opening);
   EXPECT_EQ(hex(bytes),
             "44445052"  // DDPR
-            "0700"      // version
+            "0800"      // version
             "0100"      // flags
             "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f");
   EXPECT_EQ(decode_opening(bytes), opening);
@@ -267,7 +267,10 @@ TEST(RoundWire, WaitForNodesAndRoundStopAreThisInBytes) {
   const NodeGone gone{NodeGone::How::kLeft, 5, "c"};
   EXPECT_EQ(hex(payload_of(ToAgent(RoundStop{Round{6}, RoundStop::Why::kFailure, gone}))
                     .substr(kMessageNumberAt)),
-            without_spaces("07 06000000 01 01 03 05000000 01000000 63"));
+            without_spaces("07 06000000 01 01 03 05000000 01000000 63 00"));
+  EXPECT_EQ(hex(payload_of(ToAgent(RoundStop{Round{6}, RoundStop::Why::kPlanned, {}, 9}))
+                    .substr(kMessageNumberAt)),
+            without_spaces("07 06000000 00 00 01 0900000000000000"));
 }
 
 TEST(RoundWire, MessagesOfAReplacementAreThisInBytes) {
@@ -332,10 +335,10 @@ TEST(RoundWire, NumbersOfMessagesStay) {
     if (payload[0] == 6) numbers += payload[kMessageNumberAt];
   });
   EXPECT_EQ(hex(kinds),
-            without_spaces("010105 060606060606060606060606060606060606 070708"  // an agent's
-                           "02030405 06060606060606060606060606 070809"));       // the leader's
+            without_spaces("010105 06060606060606060606060606060606060606 070708"  // an agent's
+                           "02030405 06060606060606060606060606 070809"));         // the leader's
   EXPECT_EQ(hex(numbers),
-            without_spaces("0102030405060708090a0b0c0d0e0f101112 0102030405060708090a0b0c0d"));
+            without_spaces("0102030405060708090a0b0c0d0e0f10111213 0102030405060708090a0b0c0d"));
 }
 
 TEST(RoundWire, AnotherVersionAndUnknownFlagsAreReadAllTheSame) {
@@ -385,7 +388,7 @@ TEST(RoundWire, UnknownKindsAndMessagesAreRefused) {
     expect_refused(decode_agent_frame(payload), "kind is unknown");
     expect_refused(decode_leader_frame(payload), "kind is unknown");
   }
-  for (const int number : {0, 19, 255}) {
+  for (const int number : {0, 20, 255}) {
     std::string payload = payload_of(ToLeader(Goodbye{}));
     payload[kMessageNumberAt] = static_cast<char>(number);
     expect_refused(decode_agent_frame(payload), "kind is unknown");

@@ -24,7 +24,8 @@ TEST(StepAgreement, TheBoundaryIsBehindTheForemostWorker) {
 }
 
 TEST(StepAgreement, WhatAWorkerWritesIsClamped) {
-  for (const auto& [passed, boundary] : {std::pair{kMax, kMax}, std::pair{-kMax, std::int64_t{1}}}) {
+  for (const auto& [passed, boundary] :
+       {std::pair{kMax, kMax}, std::pair{-kMax, std::int64_t{1}}}) {
     StepAgreement leave;
     leave.wanted();
     EXPECT_EQ(leave.held(NodeId{0}, passed, 1), boundary);
