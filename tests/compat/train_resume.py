@@ -15,6 +15,7 @@ import socket
 import subprocess
 import tempfile
 import time
+from pathlib import Path
 
 WORLD = 2
 DEADLINE_S = 60
@@ -100,9 +101,10 @@ def main():
                 assert message["message"] and message["extraInfo"]["timestamp"].isdigit(), message
             with Group(args.train, folder, "resumed") as group:
                 group.finish()
-                with open(group.losses + ".rank0") as file:
-                    line = file.readline()  # none: the last step was saved before the kill
-            first = int(line.split()[0]) if line else "the last"
+                # None: the last step was saved before the kill.
+                losses = Path(group.losses + ".rank0")
+                lines = losses.read_text().splitlines() if losses.exists() else []
+            first = int(lines[0].split()[0]) if lines else "the last"
             assert first == "the last" or first > 4, f"rank {victim} killed at step {step}: the next run began at step {first}"
             assert final_checkpoint(folder) == expected, f"rank {victim} killed at step {step}: other bits"
         print(f"rank {victim} killed after step {step}, continued with step {first}: the same final checkpoint")
