@@ -7,6 +7,7 @@
 #include "rendezvous/common/exit_codes.h"
 #include "rendezvous/common/must_hold.h"
 #include "rendezvous/common/text/lists.h"
+#include "rendezvous/round/step_agreement.h"
 
 namespace ddprun::agent {
 namespace {
@@ -19,14 +20,13 @@ constexpr milliseconds kShortGrace = 1s;
 // connection between them unusable until the node is restarted.
 constexpr milliseconds kShortGraceOfGpu = 5s;
 constexpr milliseconds kLookAgain = 100ms;  // at workers that may enter a collective
-constexpr milliseconds kAgreement =
-    2s;  // so long the nodes have to agree upon the step; the leader awaits each for 1 s
-// Workers have so long to come to the step after which they are stopped, but at most this part of shutdown_timeout.
+constexpr milliseconds kStacks = 5s;        // SIGKILL is delayed for the stacks by at most this
+
+// The nodes have so long to agree upon the step after which workers are stopped; the leader awaits each of them for 1 s.
+constexpr milliseconds kAgreement = 2s;
+// So many steps the workers have to come there. Shorter ones count as kLeastStep: a rank may wait for a processor.
 constexpr int kStepsAhead = 3;
-constexpr int kPartForStep = 5;
-constexpr milliseconds kLeastStep =
-    30ms;                             // also if steps are shorter: a rank may wait for a processor
-constexpr milliseconds kStacks = 5s;  // SIGKILL is delayed for the stacks by at most this
+constexpr milliseconds kLeastStep = 30ms;
 
 // Most events must name the current round; those that open or start a round name a later one.
 template <typename Event>
@@ -185,15 +185,8 @@ void NodeCore::join_anew(Out& out) {
     return;
   }
   because("the leader goes on without this node, which joins it again");
-  if (stop_ahead()) stop_now(out);
-  if (leaves_in_its_own_time()) {
-    let_leave(out, /*after_failure=*/true);
-  } else {
-    stop_workers(out, SIGTERM, /*after_failure=*/true);
-  }
-  auto& stopping = std::get<Stopping>(state_);
-  tell_of_preemption(out, stopping);
-  stopping.follow_with(JoinAnew{});
+  stop_without_leader(out, /*after_failure=*/true);
+  std::get<Stopping>(state_).follow_with(JoinAnew{});
   go_on(out);
 }
 
@@ -252,7 +245,7 @@ void NodeCore::on(Out& out, const WorkersHeld& held) {
     because("the workers of all nodes are stopped after the same step");
     ahead->is_told = true;
     out.push_back(TellLeader{rdzv::StopWanted{held.round}});
-    arm(out, std::min(kAgreement, config_.shutdown_timeout / kPartForStep));
+    arm(out, std::min(kAgreement, config_.shutdown_timeout / rdzv::kPartForStep));
   }
 }
 
@@ -268,16 +261,12 @@ void NodeCore::on(Out& out, const LeaderLost& lost) {
                              lost.was_reached ? kExitLeaderLost : kExitRendezvousTimeout);
   outcome.sentence = lost.sentence;
   if (std::holds_alternative<Waiting>(state_)) return finish(out, std::move(outcome));
-  if (stop_ahead()) stop_now(out);
   if (leaves_in_its_own_time()) {
     because(
         "the workers were told of a preemption: they have their own time, and need the leader no "
         "more");
-    let_leave(out, /*after_failure=*/false);
-  } else {
-    stop_workers(out, SIGTERM);
   }
-  tell_of_preemption(out, std::get<Stopping>(state_));
+  stop_without_leader(out, /*after_failure=*/false);
   finish_alone(out, std::move(outcome));
 }
 
@@ -305,14 +294,13 @@ void NodeCore::on(Out& out, const WorkerEnded& ended) {
   Workers& workers = running != nullptr ? static_cast<Workers&>(*running) : *stopping;
   workers.has_ended.at(index) = true;
   std::erase(workers.hung, ended.local_rank);
-  if (stopping != nullptr && stopping->is<Parking>() && !ended.failure && !ended.has_left) {
-    stopping->done.push_back(stopping->first_rank + ended.local_rank);
-  }
   if (stopping != nullptr) {
     if (ended.failure) {
       because("the workers are stopped, so that its failure is a consequence");
       stopping->failures.push_back(*ended.failure);
       if (stopping->is<Parking>()) stop_workers(out, SIGTERM);  // the others may wait for it
+    } else if (stopping->is<Parking>() && !ended.has_left) {
+      stopping->done.push_back(stopping->first_rank + ended.local_rank);
     }
     auto* asked = std::get_if<Asked>(&stopping->stage);
     if (asked != nullptr && asked->is_saving && !stopping->have_all_ended()) {
@@ -463,6 +451,17 @@ bool NodeCore::may_end_step(const Running& running, int signal) const {
 std::optional<NodeCore::StopAhead> NodeCore::stop_ahead() const {
   const auto* running = std::get_if<Running>(&state_);
   return running != nullptr ? running->stop_ahead : std::nullopt;
+}
+
+// Workers that were told of a preemption have their own time.
+void NodeCore::stop_without_leader(Out& out, bool after_failure) {
+  if (stop_ahead()) stop_now(out);
+  if (leaves_in_its_own_time()) {
+    let_leave(out, after_failure);
+  } else {
+    stop_workers(out, SIGTERM, after_failure);
+  }
+  tell_of_preemption(out, std::get<Stopping>(state_));
 }
 
 // As if the signal had come at this moment.
@@ -724,7 +723,7 @@ void NodeCore::seen_while_leaving(Out& out, Stopping& stopping, const WorkersSee
 }
 
 milliseconds NodeCore::time_for_step(const Workers& workers) const {
-  const milliseconds most = config_.shutdown_timeout / kPartForStep;
+  const milliseconds most = config_.shutdown_timeout / rdzv::kPartForStep;
   const milliseconds step = std::max(workers.step, kLeastStep);
   return step > most / kStepsAhead ? most : step * kStepsAhead;
 }

@@ -314,6 +314,7 @@ class NodeCore {
   void seen_while_leaving(Out& out, Stopping& stopping, const WorkersSeen& seen);
   bool may_end_step(const Running& running, int signal) const;
   std::optional<StopAhead> stop_ahead() const;
+  void stop_without_leader(Out& out, bool after_failure);
   void stop_now(Out& out);
   void tell_of_stop(Out& out, Stopping& stopping, int signal);
   std::chrono::milliseconds time_for_step(const Workers& workers) const;

@@ -417,9 +417,7 @@ void Workers::hold_to_stop() {
   }
   set_boundaries({.state = link::BoundaryState::kHold});
   std::int64_t steps = 0;
-  for (const Worker& each : workers_) {
-    if (each.process && each.link) steps = std::max(steps, each.link->steps());
-  }
+  for (const Worker& each : workers_) steps = std::max(steps, each.link->steps());
   emit(worker_event::Held{steps, longest, Until::kRoundStop});
 }
 

@@ -17,8 +17,6 @@ namespace {
 
 // An agent answers HoldSteps at once, and meanwhile all workers wait.
 constexpr auto kHoldLimit = std::chrono::seconds(1);
-// This part of shutdown_timeout workers may have more, to end their step before they are stopped.
-constexpr int kPartForStep = 5;
 constexpr auto kLate = std::chrono::milliseconds(100);  // for a timer of a process that runs
 // For a job on several nodes, because each of them gets the whole outcome.
 constexpr std::size_t kConsequencesMax = 32;
@@ -460,7 +458,7 @@ bool RoundCore::is_stopped_as_planned(const Running& running) {
 // The stop came first, and only waits for the end of a step.
 void RoundCore::fails_while_stopped(const WorkerFailure& failure) {
   because("the round is about to be stopped as planned, so that the failure is a consequence");
-  tell_group(GroupBroken{round_, failure.rank});
+  tell_of_break(failure.rank, std::nullopt);
   StoppingRound stopping;
   stopping.add_consequences({failure}, consequences_max());
   stop_round(std::move(stopping));
@@ -633,7 +631,7 @@ void RoundCore::note_request(const std::string& by) {
 // If no round runs, another one is coming anyway, or the job has ended.
 void RoundCore::on(NodeId, const RestartAsked& asked) {
   auto* running = std::get_if<Running>(&state_);
-  if (running == nullptr || (running->stop && !running->stop->is_for_newcomer)) return;
+  if (running == nullptr || is_stopped_as_planned(*running)) return;
   because("a user asked for it, so that it costs nothing");
   note_request(asked.by);
   next_.after_request = true;
@@ -839,13 +837,13 @@ void RoundCore::stop_round(StoppingRound stopping, const std::optional<NodeGone>
 
 void RoundCore::settle(StoppingRound stopping) {
   using End = StoppingRound::End;
-  if (stopping.are_all_done()) {
-    because("every worker had ended with 0 before it was stopped");
-    return end(JobOutcome{});
-  }
   const bool is_own_fault = stopping.is_own_fault();
   const End how =
       stopping.end(stopping.cause && policy_.allows_retry(*stopping.cause, stopping.uptime));
+  if (how == End::kSucceeded) {
+    because("every worker had ended with 0 before it was stopped");
+    return end(JobOutcome{});
+  }
   JobOutcome outcome = stopping.take_outcome();
   if (how == End::kFailed) {
     because("a worker failed by itself, and no restart is left or would cure it");

@@ -95,9 +95,10 @@ struct StoppingRound {
     return world_size > 0 && !cause && !is_preempted && std::cmp_equal(done.size(), world_size);
   }
   bool is_paid() const { return std::holds_alternative<Paid>(retry); }
-  enum class End { kNextRound, kFailed, kStopped };
+  enum class End { kNextRound, kFailed, kStopped, kSucceeded };
   // `allows_retry`: the budget and its rules, for the cause.
   End end(bool allows_retry) const {
+    if (are_all_done()) return End::kSucceeded;
     const bool may_retry = is_paid() || (allows_retry && !std::holds_alternative<Never>(retry));
     if (is_own_fault() && !may_retry) return End::kFailed;
     return stop ? End::kStopped : End::kNextRound;

@@ -22,6 +22,9 @@
 
 namespace ddprun::rdzv {
 
+// Workers have at most this part of shutdown_timeout to come to the step after which they are stopped.
+inline constexpr int kPartForStep = 5;
+
 class StepAgreement {
  public:
   bool stays() const { return std::holds_alternative<Stays>(state_); }

@@ -87,10 +87,10 @@ class Job:
             self.add_node()
 
     def add_node(self):
-        told = open(self.folder / f"told-{len(self.agents)}", "w")
-        with told:
-            self.agents.append(subprocess.Popen([*self.command, f"--node-rank={len(self.agents)}"][:None if self.nodes > 1 else -1] + self.program,
-                                                stdin=subprocess.DEVNULL, stdout=told, stderr=told, env=self.environment))
+        place = [f"--node-rank={len(self.agents)}"] if self.nodes > 1 else []
+        with open(self.folder / f"told-{len(self.agents)}", "w") as told:
+            self.agents.append(subprocess.Popen(self.command + place + self.program, stdin=subprocess.DEVNULL, stdout=told, stderr=told,
+                                                env=self.environment))
         while self.nodes > 1 and len(self.agents) == 1 and "this node leads" not in self.told():
             time.sleep(0.01)  # or the second one may lead
 

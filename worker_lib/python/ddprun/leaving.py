@@ -15,9 +15,9 @@ import time
 from ddprun import progress
 
 _AT = 1056  # where the boundaries are on the page
-_STATE, _LEAVE_AT, _PASSED = _AT // 8, _AT // 8 + 1, _AT // 8 + 2
+_LEAVE_AT, _PASSED = _AT // 8 + 1, _AT // 8 + 2
 _TAKES_PART_AT, _HAS_LEFT_AT = _AT + 24, _AT + 28
-_HOLD, _LEAVE = 1, 2
+_LEAVE = 2  # a state
 _SIGNAL_AT = 24  # that announces a preemption, in the page's header
 _SINCE = 8  # version of the link
 
@@ -34,15 +34,7 @@ class _Boundaries:
         _ignore_notice(struct.unpack_from("=i", self._page, _SIGNAL_AT)[0])
 
     def leaves_at(self, boundary):
-        numbers = self._numbers
-        numbers[_PASSED] = boundary
-        with self._link.barrier:
-            pass
-        if not numbers[_STATE]:
-            return False
-        while self._link.state() == _HOLD:
-            self._link.await_change(_HOLD)
-        if self._link.state() != _LEAVE or boundary < numbers[_LEAVE_AT]:
+        if self._link.pass_boundary(_PASSED, boundary) != _LEAVE or boundary < self._numbers[_LEAVE_AT]:
             return False
         struct.pack_into("=I", self._page, _HAS_LEFT_AT, 1)
         return True
@@ -63,7 +55,7 @@ def _open():
     _boundaries = False
     link = progress.link_of_process()
     if link and link.version >= _SINCE:
-        if not hasattr(link, "can_wait"):  # it was opened by the hooks of an agent of an earlier release
+        if not hasattr(link, "pass_boundary"):  # it was opened by the hooks of an agent of an earlier release
             link = progress._Link(link.page, None, link.version, None, 0)
         if link.can_wait:
             _boundaries = _Boundaries(link)

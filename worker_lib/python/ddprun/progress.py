@@ -117,7 +117,7 @@ class _Link:
         self._steps, self._step_at = 0, 0
         self._ends_by_hook = False  # steps end where the optimizer steps, on all ranks alike, whatever the program reports
         # Its use is a full barrier of memory: a number is there for the agent before this process looks whether it is to wait.
-        self.barrier = _thread.allocate_lock()
+        self._barrier = _thread.allocate_lock()
         self.can_wait = os.uname().machine == "x86_64"
         self._can_park = self.can_wait and version >= _PARKS_SINCE
 
@@ -163,19 +163,23 @@ class _Link:
         self._numbers[_STEP_NS] = now - self._step_at if self._step_at else 0
         self._step_at = now
         self._steps += 1
-        self._numbers[_STEPS] = self._steps
-        with self.barrier:
-            pass
-        if self._numbers[_STATE]:
-            self._wait_at_boundary()
+        if self.pass_boundary(_STEPS, self._steps) == _PARK and self._steps >= self._numbers[_UNTIL]:
+            self._park()
 
-    def _wait_at_boundary(self):
-        """The agent has something to say about this boundary between two steps: it may hold the process for a moment, or from here
-        on, because all ranks are stopped between the same two steps."""
-        while self.state() == _HOLD:
-            self.await_change(_HOLD)
-        if self.state() != _PARK or self._steps < self._numbers[_UNTIL]:
-            return
+    def pass_boundary(self, place, number):
+        """Notes the number of a boundary on the page; returns what the agent has to say about it, 0 mostly. It waits while the agent
+        holds this process."""
+        self._numbers[place] = number
+        with self._barrier:
+            pass
+        if not self._numbers[_STATE]:
+            return 0
+        while self._state() == _HOLD:
+            self._await_change(_HOLD)
+        return self._state()
+
+    def _park(self):
+        """All ranks are stopped between the same two steps: this one is there."""
         try:
             if not self._await_devices():
                 return
@@ -183,8 +187,8 @@ class _Link:
             return  # the program hears of it at its next call, as it would without this one
         struct.pack_into("=I", self.page, _PARKED_AT, 1)
         self._send(_PARKED, _PARKS_SINCE)
-        while self.state() == _PARK:
-            self.await_change(_PARK)
+        while self._state() == _PARK:
+            self._await_change(_PARK)
 
     @staticmethod
     def _await_devices():
@@ -199,10 +203,10 @@ class _Link:
                 cuda.synchronize(device)
         return True
 
-    def state(self):
+    def _state(self):
         return self._numbers[_STATE] & _STATE_MASK
 
-    def await_change(self, state):
+    def _await_change(self, state):
         import ctypes
         word = ctypes.c_uint32.from_buffer(self.page, _BOUNDARIES_AT)
         ctypes.CDLL(None).syscall(ctypes.c_long(_FUTEX), ctypes.byref(word), _FUTEX_WAIT, state, None, None, 0)

@@ -47,6 +47,23 @@ TEST(StoppingRound, EndsAsItsTableSays) {
   }
 }
 
+TEST(StoppingRound, OfWhichEveryWorkerHadEndedWithZeroIsASuccess) {
+  StoppingRound stopping;
+  stopping.world_size = 2;
+  stopping.done = {0};
+  EXPECT_EQ(stopping.end(false), End::kNextRound);
+  stopping.done = {0, 1};
+  EXPECT_EQ(stopping.end(false), End::kSucceeded);
+  stopping.stop = StoppingRound::Stop{};
+  EXPECT_EQ(stopping.end(false), End::kSucceeded) << "the stop came too late";
+  stopping.stop->why.is_preemption = true;
+  EXPECT_EQ(stopping.end(false), End::kStopped) << "they may have left because of it";
+  stopping = with_failure();
+  stopping.world_size = 2;
+  stopping.done = {0, 1};
+  EXPECT_EQ(stopping.end(false), End::kFailed);
+}
+
 TEST(StoppingRound, WhatIsPaidIsRetriedAndWhatIsNeverRetriedFails) {
   StoppingRound paid = with_failure();
   paid.retry = StoppingRound::Paid{};
