@@ -58,7 +58,7 @@ class Replace : public ::testing::Test {
   // Once all have said so.
   std::vector<pid_t> workers(int count) {
     std::vector<pid_t> pids;
-    const bool are_there = job_->reaches([&] {
+    const bool are_there = eventually([&] {
       pids.clear();
       for (int rank = 0; rank < count; ++rank) pids.push_back(worker(rank));
       return std::ranges::count(pids, 0) == 0;
@@ -181,7 +181,7 @@ TEST_F(Replace, WhoDoesNotComeTogetherIsShown) {
     return job.err().find("have not come together with the others") != std::string::npos;
   })) << job.err();
   EXPECT_THAT(job.err(), HasSubstr("a worker was replaced 10 s ago, and ranks 0 and 1"));
-  EXPECT_THAT(job.err(), AllOf(HasSubstr("ranks 0-1 on "), HasSubstr("nanosleep")));
+  EXPECT_THAT(job.err(), HasSubstr("nanosleep"));
   go();
   ASSERT_TRUE(have_recovered(1)) << events();
 }
@@ -477,7 +477,12 @@ TEST_F(Replace, ManyTimesWithoutGrowth) {
   // The files of ddpctl, which has just asked, are closed when the agent sees its end.
   EXPECT_TRUE(job.reaches([&] { return open_files_of(job.pid()).size() <= files + 3; }))
       << open_files_of(job.pid()).size() << " files, after " << kFirst << " replacements " << files;
-  EXPECT_LE(resident_kib(job.pid()), memory + 1024);
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)  // which keep freed memory
+  constexpr int kGrowthKib = 256 * 1024;
+#else
+  constexpr int kGrowthKib = 1024;
+#endif
+  EXPECT_LE(resident_kib(job.pid()), memory + kGrowthKib);
   EXPECT_EQ(worker(0), survivor);
   EXPECT_EQ(count_of("\"event\":\"round_started\""), 1);
   job.signal(SIGTERM);

@@ -216,6 +216,9 @@ TEST_F(SlowFile, AnErrorFileInATemporaryFolderHoldsUpNothing) {
 }
 
 TEST_F(SlowFile, ATemporaryFolderThatRemovesNothingHoldsUpNoRestartAndNoEnd) {
+#if defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "which removes a temporary file before main()";
+#endif
   Job job(with_calls_denied({delays("unlink", tmp_ + "/*", kForEver)},
                             ddprun({"--max-restarts=1"},
                                    worker({"stamp", tree_.path(), "on-round", "0", "exit", "3"}))),
@@ -237,6 +240,9 @@ TEST_F(SlowFile, ALogFolderHoldsUpNoQuestionAndNoSignal) {
 
 // Their locks may be held by processes that hang in the kernel.
 TEST_F(SlowFile, WhatProcSaysOfAProcessHoldsUpNothing) {
+#if defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "the limits are of processes that have the usual speed";
+#endif
   for (const char* file : {"environ", "cmdline", "maps"}) {
     SCOPED_TRACE(file);
     const TemporaryTree round;

@@ -101,9 +101,8 @@ TEST_F(StacksOfAJob, OfGdbHaveTheFunctionsOfEveryWorker) {
   for (const WorkerStacks& worker : *stacks) {
     EXPECT_EQ(worker.source, "gdb") << worker.trouble;
     ASSERT_EQ(worker.threads.size(), 1U);
-    EXPECT_THAT(worker.threads.front().stack,
-                HasSubstr("(anonymous namespace)::do_wait(char const*)"));
-    EXPECT_THAT(worker.threads.front().stack, HasSubstr("\nmain"));
+    // Without debug information "(anonymous namespace)::do_wait(char const*)".
+    EXPECT_THAT(worker.threads.front().stack, AllOf(HasSubstr("do_wait"), HasSubstr("\nmain")));
   }
   EXPECT_EQ(process(stopped)->state, 'T');  // as before
   ::kill(stopped, SIGCONT);

@@ -78,13 +78,15 @@ TEST(ProcessStacks, OfThousandsOfThreadsTakeNoLongTimeAndAreShort) {
   std::size_t count = 0;
   while (count < threads.size() && pthread_create(&threads[count], &small, wait, &end) == 0)
     ++count;
+  const std::size_t all = thread_count(getpid());
   const auto begin = std::chrono::steady_clock::now();
   const std::string text = stacks_of(getpid());
   const auto took = std::chrono::steady_clock::now() - begin;
   end.count_down();
   for (std::size_t i = 0; i < count; ++i) pthread_join(threads[i], nullptr);
   pthread_attr_destroy(&small);
-  EXPECT_NE(text.find(", " + std::to_string(count + 1) + " threads\n"), std::string::npos);
+  EXPECT_GT(all, count) << "a sanitizer has one of its own, too";
+  EXPECT_NE(text.find(", " + std::to_string(all) + " threads\n"), std::string::npos);
   EXPECT_LT(text.size(), 100'000U) << "of 1024 threads at most";
   EXPECT_LT(took, std::chrono::seconds(5));
 }
