@@ -18,8 +18,8 @@ namespace {
 namespace fs = std::filesystem;
 using rdzv::UniqueFd;
 
-bool has_signal(const std::string& mask) {
-  return (std::strtoull(mask.c_str(), nullptr, 16) >> (kStackSignal - 1) & 1) != 0;
+bool has_signal(const std::string& mask, int signal) {
+  return (std::strtoull(mask.c_str(), nullptr, 16) >> (signal - 1) & 1) != 0;
 }
 
 // The program may have closed it, and opened another file with its number.
@@ -45,19 +45,20 @@ UniqueFd memory_with_stacks_of(pid_t pid) {
 
 }  // namespace
 
-std::optional<PythonStacks> PythonStacks::ask(pid_t pid) {
+std::optional<PythonStacks> PythonStacks::ask(pid_t pid, int signal) {
   const ThreadSignals main = signals_of(pid, pid);
   // A signal that nobody handles would end the process; one that waits would be answered at some time.
   if (main.state.empty() || std::string_view("SR").find(main.state[0]) == std::string_view::npos ||
-      !has_signal(main.caught) || has_signal(main.blocked) || has_signal(main.pending)) {
+      !has_signal(main.caught, signal) || has_signal(main.blocked, signal) ||
+      has_signal(main.pending, signal)) {
     return std::nullopt;
   }
   UniqueFd memory = memory_with_stacks_of(pid);
   if (!memory || ::ftruncate(memory.get(), 0) != 0 ||
-      ::syscall(SYS_tgkill, pid, pid, kStackSignal) != 0) {
+      ::syscall(SYS_tgkill, pid, pid, signal) != 0) {
     return std::nullopt;
   }
-  return PythonStacks(pid, std::move(memory));
+  return PythonStacks(pid, signal, std::move(memory));
 }
 
 // While it is handled, the kernel blocks the signal. It does so a moment after the signal stops being
@@ -67,7 +68,7 @@ bool PythonStacks::is_done() const {
   const bool has_begun = ::fstat(memory_.get(), &about) == 0 && about.st_size > 0;
   const ThreadSignals main = signals_of(pid_, pid_);
   if (main.state.empty() || main.state[0] == 'Z' || main.state[0] == 'X') return true;
-  return has_begun && !has_signal(main.pending) && !has_signal(main.blocked);
+  return has_begun && !has_signal(main.pending, signal_) && !has_signal(main.blocked, signal_);
 }
 
 std::string PythonStacks::text(std::size_t bytes_max) const {

@@ -1,6 +1,7 @@
 // The Python stacks of a worker's threads, from the worker itself: the hooks (agent/python) have told
 // Python's faulthandler to write them into memory when a signal comes, which it does without Python's
-// lock, within milliseconds, and without a debugger's rights. A process that has not said so gets no
+// lock, within milliseconds, and without a debugger's rights. That is safe for the main thread alone, which gets the signal: the
+// stacks of other threads are read while these run, and a process whose threads come and go may crash by it. A process that has not said so gets no
 // signal. Nothing here waits. Any thread, one at a time.
 #pragma once
 
@@ -14,14 +15,16 @@
 
 namespace ddprun::agent {
 
-// Both are in agent/python/sitecustomize.py, too. No program is known to use this signal.
+// All three are in agent/python/sitecustomize.py, too. No program is known to use these signals.
 inline constexpr int kStackSignal = 50;
+inline constexpr int kAllStacksSignal = 51;
 inline constexpr char kStackMemory[] = "ddprun-python-stacks";
 
 class PythonStacks {
  public:
   // Nothing: that process cannot answer (no hooks, stopped, in the kernel), and was sent nothing.
-  static std::optional<PythonStacks> ask(pid_t pid);
+  // `signal`: kStackSignal for the main thread; kAllStacksSignal for all threads of a process that may crash by it.
+  static std::optional<PythonStacks> ask(pid_t pid, int signal = kStackSignal);
 
   // All is written, or will never be.
   bool is_done() const;
@@ -29,9 +32,11 @@ class PythonStacks {
   std::string text(std::size_t bytes_max) const;
 
  private:
-  PythonStacks(pid_t pid, rdzv::UniqueFd memory) : pid_(pid), memory_(std::move(memory)) {}
+  PythonStacks(pid_t pid, int signal, rdzv::UniqueFd memory)
+      : pid_(pid), signal_(signal), memory_(std::move(memory)) {}
 
   pid_t pid_;
+  int signal_;
   rdzv::UniqueFd memory_;
 };
 

@@ -97,7 +97,8 @@ struct StackDump::Taken {
 namespace {
 
 // The thread's work for one worker.
-StackDump::Taken take(const StackDump::Worker& worker) {
+StackDump::Taken take(const StackDump::Worker& worker, StackDump::Threads threads,
+                      const std::string& path) {
   StackDump::Taken taken;
   taken.rank = worker.rank;
   if (!worker.folder.empty()) {
@@ -119,7 +120,12 @@ StackDump::Taken take(const StackDump::Worker& worker) {
   // If the worker is a wrapper script, the program is the descendant with the most threads.
   taken.pid = *std::ranges::max_element(tree, {}, [](pid_t pid) { return thread_count(pid); });
   taken.is_python = is_python(taken.pid);
-  if (taken.is_python) taken.asked = PythonStacks::ask(taken.pid);
+  using Threads = StackDump::Threads;
+  const bool must_answer = threads != Threads::kAll || find_in_path(path, "py-spy").empty();
+  if (taken.is_python && must_answer) {
+    taken.asked =
+        PythonStacks::ask(taken.pid, threads == Threads::kMain ? kStackSignal : kAllStacksSignal);
+  }
   return taken;
 }
 
@@ -174,16 +180,16 @@ std::vector<std::string> command_of_gdb(const std::vector<StackDump::Taken>& tak
 
 }  // namespace
 
-StackDump::StackDump(boost::asio::io_context& io, std::vector<Worker> workers,
+StackDump::StackDump(boost::asio::io_context& io, std::vector<Worker> workers, Threads threads,
                      const Environment& environment, Done done)
     : io_(io),
       environment_(without_symbol_servers(environment)),
       done_(std::move(done)),
       calls_(io.get_executor(), "ddprun-stacks") {
   calls_.run<std::vector<Taken>>(
-      [workers = std::move(workers), path = value_or_empty(environment, "PATH")] {
+      [workers = std::move(workers), threads, path = value_or_empty(environment, "PATH")] {
         std::vector<Taken> taken;
-        for (const Worker& worker : workers) taken.push_back(take(worker));
+        for (const Worker& worker : workers) taken.push_back(take(worker, threads, path));
         collect_answers(taken, path);
         return taken;
       },

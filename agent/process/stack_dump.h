@@ -31,6 +31,12 @@ class StackDump {
     pid_t pid = 0;
     std::string folder;  // for stacks.txt; empty: Account::text has the stacks instead
   };
+  // The threads of which Python is asked for stacks; debuggers see all.
+  enum class Threads {
+    kMain,
+    kAll,       // from py-spy if it is there: a process that answers itself may crash by it
+    kAllAtEnd,  // the processes are about to be killed
+  };
   struct Account {
     int rank = 0;
     pid_t pid = 0;  // of the process with most threads
@@ -45,7 +51,7 @@ class StackDump {
   using Done = std::function<void()>;  // may destroy this object
 
   // `environment`: for the debuggers, which are searched on its PATH.
-  StackDump(boost::asio::io_context& io, std::vector<Worker> workers,
+  StackDump(boost::asio::io_context& io, std::vector<Worker> workers, Threads threads,
             const Environment& environment, Done done);
   ~StackDump();
 

@@ -170,20 +170,21 @@ class _Package:
         return PathFinder.find_spec(name, [self.entry])
 
 
-_STACK_SIGNAL, _STACK_MEMORY = 50, "ddprun-python-stacks"  # agent/process/python_stacks.h
+_STACK_SIGNAL, _ALL_STACKS_SIGNAL, _STACK_MEMORY = 50, 51, "ddprun-python-stacks"  # agent/process/python_stacks.h
 
 
 def _show_stacks():
-    """When the signal comes, faulthandler writes the stacks of all threads where the agent finds them."""
+    """When a signal comes, faulthandler writes the stack of the main thread, or of all threads, where the agent finds them."""
     import _signal
     import faulthandler
-    if _signal.getsignal(_STACK_SIGNAL) != _signal.SIG_DFL:
+    if any(_signal.getsignal(each) != _signal.SIG_DFL for each in (_STACK_SIGNAL, _ALL_STACKS_SIGNAL)):
         return
     memory = os.memfd_create(_STACK_MEMORY)
     # Whoever empties it does not know how far this process has written.
     stacks = os.open(f"/proc/self/fd/{memory}", os.O_WRONLY | os.O_APPEND)
     os.close(memory)
-    faulthandler.register(_STACK_SIGNAL, file=stacks, all_threads=True)
+    faulthandler.register(_STACK_SIGNAL, file=stacks, all_threads=False)
+    faulthandler.register(_ALL_STACKS_SIGNAL, file=stacks, all_threads=True)
 
 
 def _say_that_there_is_a_record():

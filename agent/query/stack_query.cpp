@@ -20,6 +20,7 @@ static void fields(auto& json, Is<StackQuery> auto& question) {
   json("ranks", question.ranks);
   json.may_lack("without", question.without);
   json.may_lack("is_brief", question.is_brief);
+  json.may_lack("has_all_threads", question.has_all_threads);
 }
 
 static void fields(auto& json, Is<ThreadStack> auto& stack) {
@@ -137,7 +138,7 @@ std::optional<std::string> frame_of_python(std::string_view line) {
          ":" + std::string(rest.substr(0, in)) + ")";
 }
 
-// faulthandler: Current thread 0x00007f2a [name] (most recent call first):, or Thread 0x…
+// faulthandler: Current thread 0x00007f2a [name] (most recent call first):, or Thread 0x…; of the main thread alone Stack (most …
 // py-spy:    Thread 4711 (idle): "MainThread"
 // gdb:       Thread 1 (Thread 0x7f2a (LWP 4711) "train"):, or Thread 1 (process 4711 "train"):
 // eu-stack:  TID 4711:
@@ -145,7 +146,7 @@ std::optional<Found> thread_in(std::string_view line) {
   if (line.starts_with("TID ")) return Found{number_at_front(line.substr(4)), {}, {}};
   if (line.ends_with(" (most recent call first):")) {
     Found thread;
-    if (line.starts_with("Current thread ")) thread.id = kAsked;
+    if (line.starts_with("Current thread ") || line.starts_with("Stack ")) thread.id = kAsked;
     thread.name = between(line, "[", "]");
     return thread;
   }

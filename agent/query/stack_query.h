@@ -16,6 +16,7 @@ struct StackQuery {
   std::vector<int> ranks = {};    // empty: all
   std::vector<int> without = {};  // none of these
   bool is_brief = false;  // the innermost frames of the main threads, for a report of all ranks
+  bool has_all_threads = false;  // also where Python itself answers
   bool operator==(const StackQuery&) const = default;
 };
 std::string to_json(const StackQuery& question);

@@ -34,8 +34,8 @@ void NodeStacks::take(std::function<void()> taken) {
           {workers_.rank_of(local_rank), pid, parts_.output.log_directory_of(local_rank)});
     }
   }
-  dump_ = std::make_unique<StackDump>(parts_.io, std::move(doomed), parts_.job.environment,
-                                      [this, taken = std::move(taken)] {
+  dump_ = std::make_unique<StackDump>(parts_.io, std::move(doomed), StackDump::Threads::kAllAtEnd,
+                                      parts_.job.environment, [this, taken = std::move(taken)] {
                                         finish();
                                         taken();
                                       });
@@ -67,7 +67,9 @@ void NodeStacks::show(const StackQuery& question, StackRequest::Done done) {
       done(std::move(stacks));
     };
   }
-  request_.take(std::move(asked), std::move(done));
+  const auto threads =
+      question.has_all_threads ? StackDump::Threads::kAll : StackDump::Threads::kMain;
+  request_.take(std::move(asked), threads, std::move(done));
 }
 
 bool NodeStacks::owns(pid_t child) const {

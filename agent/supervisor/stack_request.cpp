@@ -59,7 +59,8 @@ StackRequest::StackRequest(boost::asio::io_context& io, const Environment& envir
                            std::string host)
     : io_(io), environment_(environment), host_(std::move(host)), limit_(io) {}
 
-void StackRequest::take(std::vector<StackDump::Worker> workers, Done done) {
+void StackRequest::take(std::vector<StackDump::Worker> workers, StackDump::Threads threads,
+                        Done done) {
   std::vector<WorkerStacks> without;
   const auto answer_without = [&](const StackDump::Worker& worker, const char* why) {
     without.push_back({worker.rank, host_, 0, "", "", {}, why});
@@ -81,7 +82,8 @@ void StackRequest::take(std::vector<StackDump::Worker> workers, Done done) {
   done_ = std::move(done);
   if (workers.empty()) return boost::asio::post(io_, lifetime_.guard([this] { finish(); }));
   limit_.arm(kStackLimit, [this] { finish(); });
-  dump_ = std::make_unique<StackDump>(io_, std::move(workers), environment_, [this] { finish(); });
+  dump_ = std::make_unique<StackDump>(io_, std::move(workers), threads, environment_,
+                                      [this] { finish(); });
 }
 
 void StackRequest::finish() {

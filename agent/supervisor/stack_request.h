@@ -26,7 +26,7 @@ class StackRequest {
   StackRequest(boost::asio::io_context& io, const Environment& environment, std::string host);
 
   // `done` is called once, after this has returned. A worker with pid 0 does not run.
-  void take(std::vector<StackDump::Worker> workers, Done done);
+  void take(std::vector<StackDump::Worker> workers, StackDump::Threads threads, Done done);
   // Answers with what there is.
   void finish();
   bool owns(pid_t pid) const { return dump_ && dump_->owns(pid); }

@@ -176,7 +176,10 @@ void add_stacks(Commands& commands) {
       ->delimiter(',')
       ->allow_extra_args(false)
       ->type_name("RANK,...");
-  stacks->add_flag("--all", its->shows_all, "all threads, not only the main one");
+  stacks->add_flag("--all", its->shows_all,
+                   "all threads, not only the main one. Python answers this itself where py-spy is "
+                   "not installed, "
+                   "and may crash by it if its threads come and go just then");
   stacks->add_flag("--json", its->as_json, "as one line of JSON (agent/README.md has its fields)");
 }
 

@@ -106,8 +106,10 @@ int print_stacks(const StacksArguments& arguments) {
     return kJobDone;
   };
   const auto patience = agent::kStackLimit + std::chrono::seconds(2);
-  const int code = print_answer(arguments.job, to_json(agent::StackQuery{arguments.ranks}),
-                                patience, patience, take);
+  const int code = print_answer(
+      arguments.job,
+      to_json(agent::StackQuery{.ranks = arguments.ranks, .has_all_threads = arguments.shows_all}),
+      patience, patience, take);
   if (code != kJobDone) return code;
   const auto of_nodes =
       std::ranges::stable_partition(all, [](const WorkerStacks& each) { return each.rank >= 0; });

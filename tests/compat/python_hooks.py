@@ -258,6 +258,37 @@ class Hooks(Programs):
                     """)
                 self.assertEqual(out, "worked\n", err)
 
+    def test_a_look_at_the_main_thread_harms_no_program_whose_threads_come_and_go(self):
+        # With the stacks of all threads it crashes within some thousand looks.
+        _, out, _ = self.run_program('''
+            import os, signal, threading, time
+
+            def begin_and_end():
+                while True:
+                    each = threading.Thread(target=sum, args=([1],))
+                    each.start()
+                    each.join()
+
+            for _ in range(2):
+                threading.Thread(target=begin_and_end, daemon=True).start()
+
+            def look():
+                for _ in range(10_000):
+                    signal.pthread_kill(threading.main_thread().ident, 50)
+                    time.sleep(0.0002)
+
+            looks = threading.Thread(target=look)
+            looks.start()
+            while looks.is_alive():
+                time.sleep(0.01)
+            memory = [each for each in range(256) if os.path.islink(f"/proc/self/fd/{each}")
+                      and "ddprun-python-stacks" in os.readlink(f"/proc/self/fd/{each}")]
+            with open(f"/proc/self/fd/{memory[0]}") as stacks:
+                print(stacks.read().count("Stack (most recent call first):") > 5_000, flush=True)
+            os._exit(0)
+        ''')
+        self.assertEqual(out, "True\n")
+
     def test_a_package_of_the_programs_own_wins_wherever_it_is(self):
         own = self.folder / "own/ddprun"
         own.mkdir(parents=True)

@@ -40,6 +40,7 @@ void prepare(void (*handler)(int)) {
   action.sa_handler = handler;
   action.sa_flags = SA_RESTART;
   ::sigaction(kStackSignal, &action, nullptr);
+  ::sigaction(kAllStacksSignal, &action, nullptr);
 }
 
 class PythonStacksTest : public ::testing::Test {
@@ -87,6 +88,17 @@ TEST_F(PythonStacksTest, AreWholeWhenTheAnswerIsDoneAndThoseOfThisTimeAlone) {
     EXPECT_EQ(stacks->text(1000), "line\nline\nline\n");
     EXPECT_EQ(stacks->text(12), "line\nline\n") << "whole lines";
   }
+}
+
+TEST_F(PythonStacksTest, AreOfAllThreadsByAnotherSignal) {
+  start([] {
+    prepare(answer);
+    ::signal(kStackSignal, SIG_DFL);
+  });
+  const auto stacks = PythonStacks::ask(pid_, kAllStacksSignal);
+  ASSERT_TRUE(stacks);
+  ASSERT_TRUE(is_done(*stacks, 10s));
+  EXPECT_EQ(stacks->text(1000), "line\nline\nline\n");
 }
 
 // The signal would end it.

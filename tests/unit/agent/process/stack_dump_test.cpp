@@ -38,7 +38,7 @@ class StackDumpTest : public ::testing::Test {
   std::unique_ptr<StackDump> make(StackDump::Done done) {
     const Environment environment{{"PATH", folder_.path() + ":/usr/bin:/bin"}};
     return std::make_unique<StackDump>(io_, std::vector<StackDump::Worker>{{0, ::getpid(), ""}},
-                                       environment, std::move(done));
+                                       StackDump::Threads::kMain, environment, std::move(done));
   }
 
   // Of the debugger, when it runs; 0: it does not.
@@ -92,8 +92,8 @@ TEST_F(StackDumpTest, OneGdbIsForAllWorkers) {
   }
   const Environment environment{{"PATH", folder_.path() + ":/usr/bin:/bin"}};
   bool is_done = false;
-  const StackDump dump(io_, {{0, ::getpid(), ""}, {1, other, ""}}, environment,
-                       [&] { is_done = true; });
+  const StackDump dump(io_, {{0, ::getpid(), ""}, {1, other, ""}}, StackDump::Threads::kAllAtEnd,
+                       environment, [&] { is_done = true; });
   for (const auto until = Clock::now() + kDeadline; !is_done && Clock::now() < until;) {
     io_.restart();
     io_.run_for(1ms);
