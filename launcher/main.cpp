@@ -7,6 +7,7 @@
 #include <boost/uuid/random_generator.hpp>
 #include <boost/uuid/uuid_io.hpp>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <optional>
 #include <string>
@@ -76,6 +77,16 @@ void print_last(const std::string& line) {
   }
 }
 
+// A thread may be inside of a call that does not return (BlockingCalls). Exit handlers free what it uses, such as OpenSSL's.
+[[noreturn]] void end(int code) {
+  std::fflush(nullptr);
+#if defined(__SANITIZE_ADDRESS__)  // which looks for leaks then
+  std::exit(code);
+#else
+  ::_exit(code);
+#endif
+}
+
 int launch(Plan plan) {
   for (const std::string& warning : plan.warnings) {
     std::fputs(warning_line(warning).c_str(), stderr);
@@ -91,7 +102,7 @@ int launch(Plan plan) {
   job.version = version();
   const int code = agent::run(job);
   if (!plan.last_line.empty()) print_last(warning_line(plan.last_line));
-  return code;
+  end(code);
 }
 
 int run(int argc, char** argv, const Environment& environment) {
