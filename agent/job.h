@@ -166,6 +166,7 @@ struct Job {
   std::string version;                    // of this ddprun, for messages
   StandbySpec standbys;
   HangSpec hangs;
+  bool finds_slow_ranks = true;  // --slow-ranks=report
   KeepMemorySpec keep_memory;
   std::vector<int> debugged_ranks;  // global ranks that wait for a debugger, in every round
 

@@ -249,6 +249,11 @@ void DashboardFeed::look_at_hangs(const JobStatus& status) {
   }
   hung_since_ = std::move(since);
   set("hangs", std::move(rows));
+  json::array slow;
+  for (const NodeStatus& node : status.nodes) {
+    for (const SlowStatus& each : node.slow) slow.push_back({each.rank, text(each.sentence)});
+  }
+  set("slow", std::move(slow));
 }
 
 void DashboardFeed::look_at_ranks(const JobStatus& status,

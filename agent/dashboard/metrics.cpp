@@ -1,8 +1,11 @@
 #include "agent/dashboard/metrics.h"
 
 #include <algorithm>
+#include <optional>
 #include <set>
+#include <string>
 #include <string_view>
+#include <utility>
 
 #include "agent/dashboard/prometheus_text.h"
 #include "rendezvous/common/foreign_text.h"
@@ -154,6 +157,33 @@ void put_progress(PrometheusText& text, const NodeStatus& status) {
            [](const WorkerProgress& worker) { return worker.values; });
 }
 
+// The first node of a round has these of the whole job.
+void put_times(PrometheusText& text, const NodeStatus& status) {
+  text.gauge("ddprun_slow_ranks",
+             "Ranks of the job that compute slowly: they come last to collectives in most steps.",
+             static_cast<double>(status.slow.size()));
+  const auto each = [&](const char* name, const char* help, const auto& value_of) {
+    bool has_begun = false;
+    for (const RankTimesStatus& times : status.rank_times) {
+      const std::optional<double> value = value_of(times);
+      if (!value) continue;
+      if (!std::exchange(has_begun, true)) text.family(name, Type::kGauge, help);
+      text.sample(*value, {{"rank", std::to_string(times.rank)}});
+    }
+  };
+  using Value = std::optional<double>;
+  each("ddprun_rank_late_ratio", "Share of the last minute's steps in which the rank came last.",
+       [](const RankTimesStatus& times) { return Value(times.late); });
+  each("ddprun_rank_lag_seconds", "How late it then came, the median.",
+       [](const RankTimesStatus& times) { return Value(seconds(times.lag)); });
+  each("ddprun_rank_waiting_ratio",
+       "Share of the last minute for which the rank waited in collectives for others.",
+       [](const RankTimesStatus& times) { return Value(times.waiting); });
+  each("ddprun_rank_in_collectives_ratio",
+       "Share of the last minute for which the rank was in collectives.",
+       [](const RankTimesStatus& times) { return times.in_calls; });
+}
+
 // Of those that are in a collective, also where it has just begun.
 void put_waits(PrometheusText& text, const NodeStatus& status) {
   std::set<int> hung;
@@ -184,6 +214,7 @@ std::string metrics_text(const NodeStatus& status, const JobIdentity& job) {
   put_store(text, status);
   put_progress(text, status);
   put_waits(text, status);
+  put_times(text, status);
   return text.take();
 }
 

@@ -65,7 +65,8 @@ constexpr std::array kEventNames{"job_started",
                                  "hung",
                                  "hang_report",
                                  "replicas_differ",
-                                 "preempt_notice"};
+                                 "preempt_notice",
+                                 "slow"};
 static_assert(kEventNames.size() == std::variant_size_v<JobEvent>, "in the order of the variant");
 
 }  // namespace
@@ -234,6 +235,17 @@ static void fields(JsonWriter& line, const HangSeen& event) {
   line("waiting", event.hung.waiting);
   line("waited_us", event.hung.waited);
   line("sentence", sentence(event.hung));
+}
+
+static void fields(JsonWriter& line, const SlowSeen& event) {
+  line("round", event.round);
+  line("rank", event.slow.rank);
+  line("on_host", event.host);
+  line("share", event.slow.share);
+  line("lag_us", event.slow.lag);
+  line("step_us", event.slow.step);
+  line("where", event.where);
+  line("sentence", sentence(event.slow, event.host, event.where));
 }
 
 static void fields(JsonWriter& json, const RanksAlike& group) {

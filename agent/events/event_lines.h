@@ -14,6 +14,7 @@
 #include "agent/failure/hang_report.h"
 #include "agent/status/downtime.h"
 #include "rendezvous/round/hang_core.h"
+#include "rendezvous/round/lag_core.h"
 #include "rendezvous/round/round_messages.h"
 
 namespace ddprun::agent {
@@ -127,13 +128,19 @@ struct HangSeen {
   Round round{};
   rdzv::Hung hung;
 };
+struct SlowSeen {  // a rank computes slowly
+  Round round{};
+  rdzv::SlowRank slow;
+  std::string host;
+  std::string where;  // as in SlowStatus
+};
 struct HangReported {  // what the ranks do, some seconds later
   HangReport report;
 };
-using JobEvent =
-    std::variant<JobStarted, RoundStarted, WorkerExited, RoundStopping, Restarted, SignalReceived,
-                 WorkerKilledAfterGrace, KeeperReplaced, JobFinished, EventsLost, Requested,
-                 Recovered, WaitSeen, HangSeen, HangReported, ReplicasDiffer, PreemptNotice>;
+using JobEvent = std::variant<JobStarted, RoundStarted, WorkerExited, RoundStopping, Restarted,
+                              SignalReceived, WorkerKilledAfterGrace, KeeperReplaced, JobFinished,
+                              EventsLost, Requested, Recovered, WaitSeen, HangSeen, HangReported,
+                              ReplicasDiffer, PreemptNotice, SlowSeen>;
 
 struct EventHead {
   std::chrono::system_clock::time_point time;

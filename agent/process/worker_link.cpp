@@ -278,6 +278,12 @@ std::vector<record::RecordedGroup> WorkerLink::groups() const {
   return record::read(*memory.get());
 }
 
+std::vector<record::GroupArrivals> WorkerLink::arrivals(std::size_t most) const {
+  const Mapped<record::Memory> memory(record_.get());
+  if (memory.get() == nullptr) return {};
+  return record::read_arrivals(*memory.get(), most);
+}
+
 record::RecordedThreads WorkerLink::threads() const {
   const Mapped<record::Memory> memory(record_.get());
   return memory.get() == nullptr ? record::RecordedThreads{} : record::read_threads(*memory.get());

@@ -9,6 +9,7 @@
 #include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -112,6 +113,8 @@ class WorkerLink : public std::enable_shared_from_this<WorkerLink> {
   // The groups that the worker is in, with the calls that its record has; likewise.
   std::vector<record::RecordedGroup> groups() const;
   record::RecordedThreads threads() const;
+  // The latest calls of each group that need all members, at most so many.
+  std::vector<record::GroupArrivals> arrivals(std::size_t most) const;
 
  private:
   WorkerLink(const boost::asio::any_io_executor& executor, rdzv::UniqueFd socket,

@@ -73,6 +73,7 @@ void JobQuery::ask(std::optional<NodeId> peer, std::string text, std::function<v
   const std::uint64_t id = ++last_id_;
   auto& pending = pending_[id];
   pending.reset(new Pending{id, peer, std::move(done), Timer(io_)});
+  pending->outcome.asked_at = std::chrono::steady_clock::now();
   rdzv::Leader* leader = access_.leader();
   if (leader == nullptr) {
     return boost::asio::post(io_, lifetime_.guard([this, id] { finish(id); }));
@@ -107,6 +108,7 @@ void JobQuery::take(rdzv::PeerReply answer) {
   Pending& pending = *found->second;
   pending.awaited.erase(answer.peer);
   pending.outcome.answers[answer.peer] = std::move(answer.text);
+  pending.outcome.answered_at[answer.peer] = std::chrono::steady_clock::now();
   finish_if_complete(pending);
 }
 

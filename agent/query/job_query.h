@@ -46,6 +46,8 @@ class JobQuery final : public JobView {
     std::optional<rdzv::PeerAck>
         asked;  // none: the leader has not answered, or only one node was asked
     std::map<NodeId, std::string> answers;
+    std::chrono::steady_clock::time_point asked_at;
+    std::map<NodeId, std::chrono::steady_clock::time_point> answered_at = {};
   };
   // To one node, or to all others. `done` is called once, after this has returned, with what has come
   // within `patience`.

@@ -42,6 +42,7 @@ static void fields(auto& json, Is<WorkerStacks> auto& stacks) {
 
 namespace {
 
+constexpr std::size_t kFrameBytesMax = 200;
 constexpr std::size_t kFunctionBytesMax = 120;  // a template's name may be a page long
 // agent/python/sitecustomize.py
 constexpr std::string_view kFileOfHooks = "<frozen importlib of ddprun>/";
@@ -268,6 +269,27 @@ std::vector<ThreadStack> threads_in(std::string_view text, std::int64_t pid,
   }
   std::ranges::stable_partition(stacks, &ThreadStack::is_main);
   return stacks;
+}
+
+std::string program_frames_in(std::string_view text) {
+  std::string frames;
+  bool is_main = false;
+  for (std::size_t count = 0; !text.empty() && count < kProgramFramesMax;) {
+    const auto end = text.find('\n');
+    const std::string_view line = text.substr(0, end);
+    text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
+    if (const auto thread = thread_in(line)) is_main = thread->id == kAsked;
+    if (!is_main) continue;
+    const bool is_of_library =
+        line.find("/site-packages/") != line.npos || line.find("/dist-packages/") != line.npos ||
+        line.find("/lib/python3") != line.npos || line.find("\"<") != line.npos;
+    if (is_of_library) continue;
+    if (const auto frame = frame_of_python(line)) {
+      frames += frame->substr(0, kFrameBytesMax) + "\n";
+      ++count;
+    }
+  }
+  return frames;
 }
 
 namespace {

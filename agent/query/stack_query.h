@@ -3,6 +3,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -50,6 +51,11 @@ Result<std::vector<WorkerStacks>> worker_stacks_from(std::string_view json);
 // that the text lacks are taken from what stacks_of() has written.
 std::vector<ThreadStack> threads_in(std::string_view text, std::int64_t pid,
                                     std::string_view of_kernel = {});
+
+// The main thread's frames that are the program's own, not those of the interpreter's library and of packages, out of what
+// Python's faulthandler has written; a line for each, the innermost first, at most kProgramFramesMax.
+inline constexpr std::size_t kProgramFramesMax = 8;
+std::string program_frames_in(std::string_view text);
 
 // How long a node takes to answer, at most. (gdb may need that for a process with LibTorch.)
 inline constexpr std::chrono::seconds kStackLimit{6};

@@ -87,6 +87,30 @@ struct HungStatus {
   bool operator==(const HungStatus&) const = default;
 };
 
+// A rank that computes slowly (rendezvous/round/lag_core.h), as long as it does.
+struct SlowStatus {
+  int rank = 0;
+  double share = 0;                  // the part of the last minute's steps in which it was late
+  std::chrono::microseconds lag{};   // the median of how late
+  std::chrono::microseconds step{};  // how long one takes
+  std::string where;                 // "next_batch (loader.py:40)"; empty: not known
+  std::string sentence;
+
+  bool operator==(const SlowStatus&) const = default;
+};
+
+// Where the time of a rank has gone in the last minute; shares of it.
+struct RankTimesStatus {
+  int rank = 0;
+  std::optional<double> in_calls;   // collectives; nothing: it is not known when they were over
+  double waiting = 0;               // in them for ranks that had not come
+  std::optional<double> outside;    // all other time
+  double late = 0;                  // steps in which it was late, of all steps
+  std::chrono::microseconds lag{};  // the median of how late it then was
+
+  bool operator==(const RankTimesStatus&) const = default;
+};
+
 struct RestartRecord {
   std::chrono::system_clock::time_point when;  // when the new round ran
   Round round{};                               // the new one
@@ -187,6 +211,8 @@ struct NodeStatus {
 
   std::chrono::microseconds longest_wait{};  // of its ranks in a collective, that has ended
   std::vector<HungStatus> hung;              // told by this node
+  std::vector<SlowStatus> slow;              // likewise, of the whole job; by rank
+  std::vector<RankTimesStatus> rank_times;   // likewise
 
   std::optional<StoreStatus> store;              // none: another node or rank 0 serves it
   std::optional<StandbyStatus> standbys;         // none: --standby is off

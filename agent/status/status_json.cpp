@@ -67,6 +67,24 @@ static void fields(auto& json, Is<HungStatus> auto& hung) {
   json("waited_us", hung.waited);
 }
 
+static void fields(auto& json, Is<SlowStatus> auto& slow) {
+  json("rank", slow.rank);
+  json("share", slow.share);
+  json("lag_us", slow.lag);
+  json("step_us", slow.step);
+  json("where", slow.where);
+  json("sentence", slow.sentence);
+}
+
+static void fields(auto& json, Is<RankTimesStatus> auto& times) {
+  json("rank", times.rank);
+  json("in_calls", times.in_calls);
+  json("waiting", times.waiting);
+  json("outside", times.outside);
+  json("late", times.late);
+  json("lag_us", times.lag);
+}
+
 static void fields(auto& json, Is<RestartRecord> auto& record) {
   json("when_unix_us", record.when);
   json("round", record.round);
@@ -142,6 +160,8 @@ static void fields(auto& json, Is<NodeStatus> auto& status) {
   json("recent_restarts", status.recent_restarts);
   json.may_lack("longest_wait_us", status.longest_wait);
   json.may_lack("hung", status.hung);
+  json.may_lack("slow", status.slow);
+  json.may_lack("rank_times", status.rank_times);
   json("store", status.store);
   json("standbys", status.standbys);
   json.may_lack("replacement", status.replacement);
@@ -214,6 +234,14 @@ static bool has_cut_calls(NodeStatus& node) {
   return has_cut;
 }
 
+// Ranks that are late stay, as long as that helps.
+static bool has_thinned_times(NodeStatus& node) {
+  const auto before = node.rank_times.size();
+  std::erase_if(node.rank_times, [](const RankTimesStatus& each) { return each.late == 0; });
+  if (node.rank_times.size() < before) return true;
+  return halve(node.rank_times) > 0;
+}
+
 static bool has_halved_workers(NodeStatus& node) {
   const int left_out = halve(node.workers);
   node.workers_left_out += left_out;
@@ -223,8 +251,8 @@ static bool has_halved_workers(NodeStatus& node) {
 // False: nothing is left to remove.
 static bool shorten(NodeStatus& status) {
   return halve(status.events, /*removes_older=*/true) > 0 ||
-         !std::exchange(status.recent_restarts, {}).empty() || has_cut_calls(status) ||
-         has_halved_workers(status);
+         !std::exchange(status.recent_restarts, {}).empty() || has_thinned_times(status) ||
+         has_cut_calls(status) || has_halved_workers(status);
 }
 
 static bool shorten(JobStatus& status) {
@@ -235,7 +263,8 @@ static bool shorten(JobStatus& status) {
   };
   if (of_any_node([](auto& node) { return !std::exchange(node.events, {}).empty(); }) ||
       of_any_node([](auto& node) { return halve(node.recent_restarts, true) > 0; }) ||
-      of_any_node(has_cut_calls) || of_any_node(has_halved_workers) || halve(status.late) > 0) {
+      of_any_node(has_thinned_times) || of_any_node(has_cut_calls) ||
+      of_any_node(has_halved_workers) || halve(status.late) > 0) {
     return true;
   }
   if (status.leader && !status.leader->members.empty()) {

@@ -10,26 +10,16 @@
 #include "agent/failure/hang_report.h"
 #include "agent/process/socket_owners.h"
 #include "agent/query/hang_query.h"
+#include "agent/supervisor/minute.h"
 #include "rendezvous/common/foreign_text.h"
-#include "rendezvous/common/parse_number.h"
 #include "rendezvous/common/text/durations.h"
 #include "rendezvous/common/text/ranks.h"
 
 namespace ddprun::agent {
-namespace {
-
-// Tests do not wait for minutes.
-rdzv::WaitLines wait_lines(const Environment& environment) {
-  const auto minute = parse_number<int>(value_or_empty(environment, "DDPRUN_TEST_MINUTE_MS"));
-  return minute ? rdzv::WaitLines(std::chrono::milliseconds(*minute)) : rdzv::WaitLines();
-}
-
-}  // namespace
-
 Hangs::Hangs(const AgentParts& parts, const Others& others, HangResponse::OnVerdict on_verdict)
     : parts_(parts),
       others_(others),
-      watch_(parts.io, parts.job.hangs.timeout, wait_lines(parts.job.environment),
+      watch_(parts.io, parts.job.hangs.timeout, rdzv::WaitLines(minute_of(parts.job.environment)),
              {others.node, others.store, others.job},
              [this](const HangFinding& finding) { on_finding(finding); }),
       response_(parts, {others.node, others.workers, others.job, others.events, watch_},

@@ -14,7 +14,10 @@ constexpr std::size_t kTextBytes = 4096;  // the limit for each text that is pri
 }  // namespace
 
 NodeStacks::NodeStacks(const AgentParts& parts, const WorkerView& workers)
-    : parts_(parts), workers_(workers), request_(parts.io, parts.job.environment, parts.host) {}
+    : parts_(parts),
+      workers_(workers),
+      request_(parts.io, parts.job.environment, parts.host),
+      samples_(parts.io) {}
 
 void NodeStacks::round_begins() {
   dump_.reset();
@@ -24,9 +27,11 @@ void NodeStacks::round_begins() {
 void NodeStacks::round_closes() {
   dump_.reset();
   request_.finish();
+  samples_.finish();
 }
 
 void NodeStacks::take(std::function<void()> taken) {
+  samples_.finish();
   std::vector<StackDump::Worker> doomed;
   for (int local_rank = 0; local_rank < workers_.count(); ++local_rank) {
     if (const pid_t pid = workers_.pid(local_rank); pid != 0) {
@@ -54,6 +59,7 @@ void NodeStacks::finish() {
 }
 
 void NodeStacks::show(const StackQuery& question, StackRequest::Done done) {
+  samples_.finish();
   std::vector<StackDump::Worker> asked;
   for (int local_rank = 0; local_rank < workers_.count(); ++local_rank) {
     const int rank = workers_.rank_of(local_rank);
@@ -70,6 +76,18 @@ void NodeStacks::show(const StackQuery& question, StackRequest::Done done) {
   const auto threads =
       question.has_all_threads ? StackDump::Threads::kAll : StackDump::Threads::kMain;
   request_.take(std::move(asked), threads, std::move(done));
+}
+
+void NodeStacks::sample(const std::vector<int>& ranks, StackSamples::Done done) {
+  std::vector<StackSamples::Worker> asked;
+  const bool is_busy = dump_ != nullptr || request_.is_busy();
+  for (int local_rank = 0; local_rank < workers_.count(); ++local_rank) {
+    const int rank = workers_.rank_of(local_rank);
+    const pid_t pid = workers_.pid(local_rank);
+    const bool is_asked = !is_busy && std::ranges::count(ranks, rank) > 0;
+    if (pid != 0 && is_asked) asked.push_back({rank, pid});
+  }
+  samples_.take(std::move(asked), std::move(done));
 }
 
 bool NodeStacks::owns(pid_t child) const {

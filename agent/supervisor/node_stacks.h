@@ -8,11 +8,13 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "agent/process/stack_dump.h"
 #include "agent/query/stack_query.h"
 #include "agent/supervisor/parts.h"
 #include "agent/supervisor/stack_request.h"
+#include "agent/supervisor/stack_samples.h"
 #include "agent/supervisor/worker_view.h"
 
 namespace ddprun::agent {
@@ -40,6 +42,9 @@ class NodeStacks {
   // What the threads of these workers do, or of all. `done` is called once, after this has returned.
   void show(const StackQuery& question, StackRequest::Done done);
 
+  // What the main threads of these workers do, looked at for some seconds. It gives way to the others here.
+  void sample(const std::vector<int>& ranks, StackSamples::Done done);
+
   // The child is a debugger, which must not be reaped as an orphan.
   bool owns(pid_t child) const;
 
@@ -49,6 +54,7 @@ class NodeStacks {
   std::unique_ptr<StackDump> dump_;  // while stacks are taken before a kill
   std::string text_;
   StackRequest request_;
+  StackSamples samples_;
 };
 
 }  // namespace ddprun::agent

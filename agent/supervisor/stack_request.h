@@ -29,6 +29,7 @@ class StackRequest {
   void take(std::vector<StackDump::Worker> workers, StackDump::Threads threads, Done done);
   // Answers with what there is.
   void finish();
+  bool is_busy() const { return dump_ != nullptr; }
   bool owns(pid_t pid) const { return dump_ && dump_->owns(pid); }
 
  private:

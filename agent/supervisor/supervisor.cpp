@@ -63,6 +63,7 @@ Supervisor::Supervisor(const Job& job)
           log_.writes(Log::Level::kInfo)),
       hangs_(parts_, {report_, workers_, store_, queries_.query(), observers_.events},
              [this](const WorkerHung& hung) { post(hung); }),
+      slow_ranks_(parts_, {report_, workers_, queries_.query(), observers_.events}),
       timer_(io_),
       late_regroup_(io_),
       late_start_(io_) {}
@@ -235,6 +236,7 @@ void Supervisor::perform(const WaitForSaving& action) {
 // Each fact of a worker goes this way: to what only looks, and then to the core, if that decides upon it.
 void Supervisor::on_worker_event(const WorkerEvent& event) {
   hangs_.on(event);
+  slow_ranks_.on(event);
   observers_.on(event, workers_.view());
   if (std::holds_alternative<worker_event::Closed>(event.what)) store_.close();
   if (const auto* preempted = std::get_if<worker_event::Preempted>(&event.what)) {
@@ -297,6 +299,7 @@ QueryPort::Access Supervisor::query_access() {
 NodeStatus Supervisor::node_status(std::size_t events_max) const {
   NodeStatus status = report_.status(events_max);
   hangs_.fill(status);
+  slow_ranks_.fill(status);
   return status;
 }
 

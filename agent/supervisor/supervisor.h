@@ -1,7 +1,7 @@
 // The agent's shell: waits for an event, passes it to the core, performs the actions that the core
 // returns. It owns the agent's io_context; everything here runs on the thread that calls run().
 //
-//   Workers ─▶ WorkerEvent ─┬─▶ Hangs, Observers
+//   Workers ─▶ WorkerEvent ─┬─▶ Hangs, SlowRanks, Observers
 //                               ▼
 //   LeaderPort, RoundStore, ─▶ post(): one queue ─▶ NodeCore ─▶ perform(action)
 //   AgentSignals, UserRequests, timers, JobEnd
@@ -30,6 +30,7 @@
 #include "agent/supervisor/parts.h"
 #include "agent/supervisor/query_port.h"
 #include "agent/supervisor/round_store.h"
+#include "agent/supervisor/slow_ranks.h"
 #include "agent/supervisor/user_requests.h"
 #include "agent/supervisor/workers.h"
 #include "rendezvous/common/loop/run_to_completion.h"
@@ -128,6 +129,7 @@ class Supervisor {
   NoticeWatch notices_;
   JobEnd end_;
   Hangs hangs_;
+  SlowRanks slow_ranks_;
 
   Timer timer_;  // the core's
   static constexpr std::chrono::seconds kLateRegroup{10};

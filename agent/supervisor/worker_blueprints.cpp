@@ -6,6 +6,7 @@
 #include "agent/process/orphans.h"
 #include "agent/process/search_path.h"
 #include "agent/python/python_archives.h"
+#include "agent/supervisor/minute.h"
 
 namespace ddprun::agent {
 
@@ -74,6 +75,12 @@ void WorkerBlueprints::add_python_hooks(ProcessSpec& spec, ChildEnvironment& env
     python_hooks_ = std::move(*made);
   }
   if (parts_.job.hangs.timeout.limit({})) environment.set("DDPRUN_NCCL_RECORD", "1");
+  // Six times a minute the hooks write when the process came to its calls over Gloo.
+  const std::chrono::milliseconds every = minute_of(parts_.job.environment) / 6;
+  environment.unset("DDPRUN_ARRIVALS_EVERY_MS");
+  if (parts_.job.finds_slow_ranks) {
+    environment.set("DDPRUN_ARRIVALS_EVERY_MS", std::to_string(every.count()));
+  }
   put_first_on_python_path(environment, python_hooks_.get());
   spec.inherited_fds.push_back(python_hooks_.get());
 }

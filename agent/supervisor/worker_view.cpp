@@ -41,6 +41,18 @@ record::RecordedThreads WorkerView::threads(int local_rank) const {
   return link ? link->threads() : record::RecordedThreads{};
 }
 
+std::vector<rdzv::RankArrivals> WorkerView::arrivals(std::size_t most) const {
+  std::vector<rdzv::RankArrivals> ranks;
+  for (int local_rank = 0; local_rank < count(); ++local_rank) {
+    const Worker& each = worker(local_rank);
+    if (!each.process || !each.link) continue;
+    const auto progress = each.link->progress();
+    ranks.push_back(
+        {rank_of(local_rank), progress ? progress->step : std::nullopt, each.link->arrivals(most)});
+  }
+  return ranks;
+}
+
 std::pair<RankState, std::chrono::nanoseconds> WorkerView::held(int local_rank) {
   const Worker& each = worker(local_rank);
   if (!each.process) return {};

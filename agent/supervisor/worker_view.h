@@ -6,6 +6,7 @@
 #include <sys/types.h>
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -20,6 +21,7 @@
 #include "rendezvous/common/result.h"
 #include "rendezvous/common/worker_abi/group_calls.h"
 #include "rendezvous/round/hang_core.h"
+#include "rendezvous/round/lag_core.h"
 
 namespace ddprun::agent {
 
@@ -59,6 +61,8 @@ class WorkerView {
   StepMarks marks(int local_rank) const;                  // likewise
   std::vector<GroupCalls> calls(int local_rank) const;    // likewise
   record::RecordedThreads threads(int local_rank) const;  // likewise
+  // Of those that run: when they came to their latest calls, at most so many of each group.
+  std::vector<rdzv::RankArrivals> arrivals(std::size_t most) const;
 
   // What holds it, and how long it has been held, as far as earlier looks tell.
   std::pair<RankState, std::chrono::nanoseconds> held(int local_rank);

@@ -45,6 +45,12 @@ constexpr std::array<OptionSpec, kOptionCount> kTable{{
      "restart kills "
      "it as well, which counts as its failure",
      kValue, kOwn, '\0', "report|restart"},
+    {kSlowRanks, "slow-ranks", "ACTION", "report",
+     "what follows when a rank comes last to the collectives of most steps for a minute: report "
+     "says "
+     "who it is, how late it comes, and in which line of a Python program it spends the time; off, "
+     "it is not looked for",
+     kValue, kOwn, '\0', "report|off"},
     {kStandby, "standby", "off|auto|N", "off",
      "processes on this node that wait with PyTorch loaded and become workers at a restart (in "
      "Python, where they are as many as the workers, at the start, too), of programs run by Python "

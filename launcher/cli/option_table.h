@@ -20,6 +20,7 @@ enum class OptionId {
   kFinalExitCodes,
   kHangTimeout,
   kOnHang,
+  kSlowRanks,
   kStandby,
   kPreload,
   kKeepMemory,

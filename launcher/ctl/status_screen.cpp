@@ -1,6 +1,7 @@
 #include "launcher/ctl/status_screen.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <vector>
 
@@ -256,6 +257,24 @@ std::string last_of(const WorkerStatus& worker) {
   return time_in_words(worker.progress->since_step) + " ago";
 }
 
+std::map<int, const agent::RankTimesStatus*> times_of(const JobStatus& status) {
+  std::map<int, const agent::RankTimesStatus*> times;
+  for (const NodeStatus& node : status.nodes) {
+    for (const agent::RankTimesStatus& each : node.rank_times) times[each.rank] = &each;
+  }
+  return times;
+}
+
+// How late the rank comes to collectives, and in which share of the steps of the last minute.
+std::string late_of(const WorkerStatus& worker,
+                    const std::map<int, const agent::RankTimesStatus*>& times) {
+  const auto found = times.find(worker.rank);
+  if (found == times.end()) return "-";
+  const auto percent = std::lround(found->second->late * 100);
+  if (percent == 0) return "0 %";
+  return time_in_words(found->second->lag) + " in " + std::to_string(percent) + " %";
+}
+
 // The first few of the program's own values.
 std::string values_of(const WorkerStatus& worker) {
   constexpr std::size_t kShown = 3;
@@ -300,15 +319,16 @@ std::string workers(const JobStatus& status, std::size_t rows_max) {
     all.resize(rows_max);
   }
   std::ranges::stable_sort(all, {}, [](const Shown& each) { return each.worker->rank; });
-  std::vector<Row> rows{{"RANK", "NODE", "PID", "DEVICE", "STATE", "STEP", "LAST"}};
+  const std::map<int, const agent::RankTimesStatus*> times = times_of(status);
+  std::vector<Row> rows{{"RANK", "NODE", "PID", "DEVICE", "STATE", "STEP", "LAST", "LATE"}};
   for (const Shown& each : all) {
     const WorkerStatus& worker = *each.worker;
     rows.push_back({std::to_string(worker.rank), printable(each.node->host),
                     worker.pid == 0 ? "-" : std::to_string(worker.pid),
                     worker.device.empty() ? "-" : printable(worker.device), state_of(worker),
-                    step_of(worker), last_of(worker), values_of(worker)});
+                    step_of(worker), last_of(worker), late_of(worker, times), values_of(worker)});
   }
-  text += table(rows, "rlrllrrl");
+  text += table(rows, "rlrllrrrl");
   if (left_out > 0) text += "  … and " + counted(left_out, "more worker") + " (--all)\n";
   return text;
 }
@@ -322,6 +342,9 @@ std::string waits(const JobStatus& status) {
   for (const NodeStatus& node : status.nodes) {
     for (const agent::HungStatus& hung : node.hung) {
       text += "  HUNG: " + waited(hung.sentence, hung.waited);
+    }
+    for (const agent::SlowStatus& slow : node.slow) {
+      text += "  SLOW: " + printable(slow.sentence) + "\n";
     }
   }
   const auto found = rdzv::find_hangs(agent::calls_of(status), latest(status)->world_size,

@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import signal
+import socket
 import subprocess
 import tempfile
 import time
@@ -61,6 +62,45 @@ class Waiting:
         return sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads) / 1e9
 
 
+class WaitingNodes:
+    """A job over Gloo with one rank on each node, whose last rank stops coming after ten steps."""
+
+    def __init__(self, nodes):
+        self.folder = tempfile.TemporaryDirectory()
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        self.events = pathlib.Path(self.folder.name) / "events"
+        self.agents = []
+        for node in range(nodes):
+            command = ddprun_command(1, f"--nnodes={nodes}", f"--node-rank={node}", "--master-addr=127.0.0.1", f"--master-port={port}",
+                                     *[f"--events={self.events}"] * (node == 0), WAITING, "gloo", "waits")
+            self.agents.append(subprocess.Popen(command, stderr=subprocess.DEVNULL, env={
+                **environment(), "OMP_NUM_THREADS": "1", "DDPRUN_CONTROL_DIR": f"{self.folder.name}/control"}))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for agent in self.agents:
+            agent.send_signal(signal.SIGTERM)
+        for agent in self.agents:
+            agent.wait()
+        self.folder.cleanup()
+
+    def wait(self):
+        deadline = time.monotonic() + 3 * LIMIT_S
+        while not self.events.exists() or '"event":"waiting_for"' not in self.events.read_text():
+            if time.monotonic() > deadline or any(agent.poll() is not None for agent in self.agents):
+                raise SystemExit("bench: the nodes did not come to wait")
+            time.sleep(0.1)
+
+    def cpu_s(self):
+        """The first agent's, and that of all."""
+        each = [sum(int((thread / "schedstat").read_text().split()[0]) for thread in pathlib.Path(f"/proc/{agent.pid}/task").iterdir())
+                for agent in self.agents]
+        return each[0] / 1e9, sum(each) / 1e9
+
+
 def bench_hang(quick):
     row = Row("a collective in the worker's record, beyond two readings of the clock", "ns", digits=1)
     for _ in range(1 if quick else 5):
@@ -107,3 +147,30 @@ def bench_hang(quick):
         row.add("ddprun", (job.cpu_s() - before) / seconds * 100)
     row.bar("≤ 0.2 %", row.median("ddprun"), row.median("ddprun") <= 0.2)
     yield row
+
+    row = Row("agent that watches 8 workers that train, and looks for slow ranks", "% of a core", digits=3)
+    with Waiting(8, "trains", DDPRUN_TEST_SECONDS="100000") as job:
+        time.sleep(5)  # until it trains
+        before = job.cpu_s()
+        time.sleep(seconds)
+        row.add("ddprun", (job.cpu_s() - before) / seconds * 100)
+    row.bar("≤ 0.2 %", row.median("ddprun"), row.median("ddprun") <= 0.2)
+    yield row
+
+    of_nodes = {}
+    for nodes in (5, 10) if quick else (10, 20, 40):
+        row = Row(f"all agents of {nodes} nodes of which all but one wait", "ms of a core each second", digits=2)
+        with WaitingNodes(nodes) as job:
+            job.wait()
+            time.sleep(2)
+            first, every = job.cpu_s()
+            time.sleep(seconds / 3)
+            first_then, every_then = job.cpu_s()
+        of_nodes[nodes] = (every_then - every) / (seconds / 3) * 1000
+        row.add("ddprun", of_nodes[nodes])
+        row.what += f" (the first alone {(first_then - first) / (seconds / 3) * 1000:.2f})"
+        fewest = min(of_nodes)
+        if nodes > fewest:
+            grown = of_nodes[nodes] / of_nodes[fewest] / (nodes / fewest)
+            row.bar(f"≤ 1.5 times as much for each node as of {fewest}", grown, grown <= 1.5)
+        yield row

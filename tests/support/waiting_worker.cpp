@@ -18,6 +18,7 @@
 //   saves       a file, with fsync, as long
 //   compiles    as long, in its first step
 //   trains      nothing else, for DDPRUN_TEST_SECONDS
+//   lags        likewise, and the one rank sleeps for 30 ms before each of its calls
 //   overlaps    likewise, but asynchronously, and all compute for DDPRUN_TEST_SECONDS between the two calls
 //   cycle       of three ranks: each pair has a group, and each waits in another one
 #include <fcntl.h>
@@ -140,8 +141,9 @@ void train(ddprun::Context& context, const std::string& asked) {
   }
   if (fault == "cycle" || fault == "overlaps") return wait_in_a_cycle(context, fault == "overlaps");
   const auto end = Clock::now() + duration();
-  for (int step = 11; fault == "trains"; ++step) {
+  for (int step = 11; fault == "trains" || fault == "lags"; ++step) {
     compute(std::chrono::milliseconds(20));
+    if (has("lags")) std::this_thread::sleep_for(std::chrono::milliseconds(30));
     const bool is_over = Clock::now() > end;
     if (context.all_reduce(is_over ? 1 : 0) > 0) break;
     context.progress(step);

@@ -78,7 +78,8 @@ std::string name_of(const char* communicator, std::uint64_t id) {
 
 std::uint64_t Communicator::start_collective(const Event& event) {
   const std::scoped_lock lock(mutex_);
-  return start({.ticket = group_.enter(call_of(event)), .channels = event.collective.channels});
+  return start({.ticket = group_.enter(call_of(event), record::kNotBegun),
+                .channels = event.collective.channels});
 }
 
 std::uint64_t Communicator::start_message(const Event& event) {
@@ -108,6 +109,13 @@ void Communicator::host_is_done(std::uint64_t number) {
   const std::scoped_lock lock(mutex_);
   if (Call* const call = find(number)) call->is_with_host = false;
   leave_if_over(number);
+}
+
+void Communicator::channel_began(std::uint64_t number) {
+  const std::scoped_lock lock(mutex_);
+  Call* const call = find(number);
+  if (call == nullptr || std::exchange(call->has_begun, true)) return;
+  group_.begin(call->ticket);
 }
 
 void Communicator::channel_ended(std::uint64_t number) {

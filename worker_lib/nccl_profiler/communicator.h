@@ -1,5 +1,6 @@
 // The calls of one communicator of NCCL, in the record of collectives. A call is entered when the host
-// starts it, and left when all channels of its kernel have ended, which NCCL notices on a thread of its own.
+// starts it, begun when the first channel of its kernel begins, and left when all channels have ended; NCCL notices what the
+// GPU does on a thread of its own.
 // Any thread.
 #pragma once
 
@@ -32,6 +33,7 @@ class Communicator {
   std::uint64_t start_collective(const Event& event);
   std::uint64_t start_message(const Event& event);
   void host_is_done(std::uint64_t number);  // what remains is the GPU's
+  void channel_began(std::uint64_t number);
   void channel_ended(std::uint64_t number);
 
  private:
@@ -40,6 +42,7 @@ class Communicator {
     bool is_message = false;
     bool is_with_host = true;
     int channels = 0;  // that have not ended
+    bool has_begun = false;
     bool is_left = false;
   };
 

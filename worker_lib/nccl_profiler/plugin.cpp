@@ -94,7 +94,10 @@ Result start(void* context, void** handle, std::uint64_t type, const Event& even
     const Place place = number_of(context);
     if (type == kKernelChannel) {
       const std::uint64_t parent = number_of(event.parent);
-      if (parent != 0) *handle = opaque(parent | 1);
+      if (parent == 0) return;
+      *handle = opaque(parent | 1);
+      const auto communicator = communicators().find(parent >> 48);
+      if (communicator) communicator->channel_began(parent >> 1 & kNumberMax);
       return;
     }
     const auto communicator = communicators().find(place);

@@ -118,11 +118,15 @@ record::GroupPlace GroupRecord::place_of(const record::Channel& channel, bool is
   return channels_.back().place;
 }
 
-record::Ticket GroupRecord::enter(const record::Call& call) {
+record::Ticket GroupRecord::enter(const record::Call& call, std::uint32_t begun) {
   if (before_call_) before_call_();
   if (!record_ || !record_->mark_.is_set()) return 0;
   CollectiveRecord::count_this_thread(record_);
-  return record::enter(*record_->memory_, place_, call, now_ns());
+  return record::enter(*record_->memory_, place_, call, now_ns(), begun);
+}
+
+void GroupRecord::begin(record::Ticket ticket) {
+  if (ticket != 0 && record_->mark_.is_set()) record::begin(*record_->memory_, ticket, now_ns());
 }
 
 void GroupRecord::leave(record::Ticket ticket) {

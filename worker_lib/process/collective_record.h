@@ -3,6 +3,7 @@
 // as under an older agent or none, nothing happens.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -52,7 +53,9 @@ class GroupRecord {
   GroupRecord(const GroupRecord&) = delete;
   GroupRecord& operator=(const GroupRecord&) = delete;
 
-  record::Ticket enter(const record::Call& call);
+  // `begun`: record::kNotBegun for a call that a GPU makes, of which begin() is told later.
+  record::Ticket enter(const record::Call& call, std::uint32_t begun = 0);
+  void begin(record::Ticket ticket);
   // A message to or from that rank of the group. leave() is the same.
   enum class End { kSender, kReceiver };
   record::Ticket enter_message(End end, int peer, int tag, const record::Call& call);

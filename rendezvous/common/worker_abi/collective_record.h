@@ -37,6 +37,8 @@ inline constexpr std::size_t kEntries = 1024;
 inline constexpr std::size_t kBytes = 4096 + kEntries * 64;
 inline constexpr std::uint32_t kWorldMax = 1U << 20;
 inline constexpr std::uint8_t kNoType = 255;
+inline constexpr std::uint32_t kNotBegun = UINT32_MAX;
+inline constexpr std::uint32_t kUnknownPeer = UINT32_MAX;
 
 // What a call does. The numbers are part of the layout: do not change them.
 enum class Operation : std::uint8_t {
@@ -84,11 +86,12 @@ struct Header {
 struct GroupSlot {
   // 0: free; an odd number while it is filled in; then an even one, another with each group.
   std::atomic<std::uint32_t> turn;
-  std::atomic<std::uint32_t> peer;   // of a channel: the other rank of the job, and 1; 0: not known
-  std::atomic<std::uint64_t> id;     // FNV-1a of the name, which is equal on all members
-  std::atomic<std::uint32_t> size;   // members
-  std::atomic<std::uint32_t> rank;   // this worker's among them
-  std::atomic<std::uint64_t> calls;  // entered so far: the number of the latest
+  // The other rank of the job, and 1, or kUnknownPeer, in a channel; 0: it is no channel, or not known.
+  std::atomic<std::uint32_t> peer;
+  std::atomic<std::uint64_t> id;       // FNV-1a of the name, which is equal on all members
+  std::atomic<std::uint32_t> size;     // members
+  std::atomic<std::uint32_t> rank;     // this worker's among them
+  std::atomic<std::uint64_t> calls;    // entered so far: the number of the latest
   std::atomic<std::uint64_t> name[4];  // cut, the rest NUL
 };
 
@@ -102,7 +105,8 @@ struct Entry {
   // A hash of what has to be equal on all members beside operation, type and root (sizes, the operator
   // of a reduction); 0: nothing is said.
   std::atomic<std::uint64_t> signature;
-  // From the lowest bits: 16 the group's slot, 8 the operation, 8 the type (c10::ScalarType).
+  // From the lowest bits: 16 the group's slot, 8 the operation, 8 the type (c10::ScalarType), 32 when the GPU has begun it:
+  // microseconds after it was entered. 0: the host makes the call; kNotBegun: the GPU has not begun it yet.
   std::atomic<std::uint64_t> call;
   std::atomic<std::uint32_t> group_turn;  // of the slot, when the call was made
   std::atomic<std::int32_t> root;         // of the group; -1: none
@@ -212,7 +216,7 @@ inline std::string name_of(std::string_view group, const Channel& channel) {
 inline GroupPlace add_channel(Memory& memory, std::string_view group, const Channel& channel,
                               bool is_sender, std::uint32_t turn) {
   return add_group(memory, name_of(group, channel), is_sender ? 0 : 1, 2, turn,
-                   channel.job_peer ? *channel.job_peer + 1 : 0);
+                   channel.job_peer ? *channel.job_peer + 1 : kUnknownPeer);
 }
 
 inline void remove_group(Memory& memory, GroupPlace place) {
@@ -222,7 +226,9 @@ inline void remove_group(Memory& memory, GroupPlace place) {
 // What leave() takes; 0: the call is not in the record.
 using Ticket = std::uint64_t;
 
-inline Ticket enter(Memory& memory, GroupPlace place, const Call& call, std::int64_t now_ns) {
+// `begun`: kNotBegun for a call that a GPU makes, of which begin() is told later.
+inline Ticket enter(Memory& memory, GroupPlace place, const Call& call, std::int64_t now_ns,
+                    std::uint32_t begun = 0) {
   constexpr auto kRelaxed = std::memory_order_relaxed;
   if (place.slot >= kGroupsMax) return 0;
   const std::uint64_t number = memory.groups[place.slot].calls.fetch_add(1, kRelaxed) + 1;
@@ -241,12 +247,25 @@ inline Ticket enter(Memory& memory, GroupPlace place, const Call& call, std::int
   entry.elements.store(call.elements, kRelaxed);
   entry.signature.store(call.signature, kRelaxed);
   entry.call.store(place.slot | std::uint64_t{static_cast<std::uint8_t>(call.operation)} << 16 |
-                       std::uint64_t{call.type} << 24,
+                       std::uint64_t{call.type} << 24 | std::uint64_t{begun} << 32,
                    kRelaxed);
   entry.group_turn.store(place.turn, kRelaxed);
   entry.root.store(call.root, kRelaxed);
   entry.turn.store(2 * claim + 2, std::memory_order_release);
   return claim + 1;
+}
+
+// The GPU begins the call. Nothing where the entry is another call's by now.
+inline void begin(Memory& memory, Ticket ticket, std::int64_t now_ns) {
+  constexpr auto kRelaxed = std::memory_order_relaxed;
+  if (ticket == 0) return;
+  Entry& entry = memory.entries[(ticket - 1) % kEntries];
+  std::uint64_t call = entry.call.load(kRelaxed);
+  if (entry.turn.load(std::memory_order_acquire) != 2 * ticket || call >> 32 != kNotBegun) return;
+  const std::int64_t after_us = (now_ns - entry.entered_ns.load(kRelaxed)) / 1000;
+  const auto begun =
+      static_cast<std::uint64_t>(std::clamp<std::int64_t>(after_us, 1, kNotBegun - 1));
+  entry.call.compare_exchange_strong(call, (call & UINT32_MAX) | begun << 32, kRelaxed);
 }
 
 // Nothing where the entry is another call's by now.
@@ -282,6 +301,7 @@ struct RecordedGroup {
   std::uint32_t size = 1;
   std::uint32_t rank = 0;
   std::optional<std::uint32_t> peer;  // of a channel: the other rank of the job
+  bool is_channel = false;            // as far as it is known
   std::uint64_t calls = 0;            // entered so far
   std::optional<RecordedCall> open;   // the first that it has not left
   std::optional<RecordedCall> last;   // the latest that it entered
@@ -318,11 +338,14 @@ inline RecordedThreads read_threads(const Memory& memory) {
 
 // Everything but the header, which the worker may have overwritten, is checked: a group or an entry that
 // makes no sense is left out.
-inline std::vector<RecordedGroup> read(const Memory& memory) {
+struct SlotTurns {
+  std::array<std::uint32_t, kGroupsMax> turns{};  // 0: there is no group in it
+  std::array<std::size_t, kGroupsMax> places{};   // in the list of groups
+};
+
+inline std::vector<RecordedGroup> read_groups(const Memory& memory, SlotTurns& slots) {
   constexpr auto kRelaxed = std::memory_order_relaxed;
   constexpr auto kAcquire = std::memory_order_acquire;
-  std::array<std::uint32_t, kGroupsMax> turns{};
-  std::array<std::size_t, kGroupsMax> places{};
   std::vector<RecordedGroup> groups;
   for (std::size_t slot = 0; slot < kGroupsMax; ++slot) {
     const GroupSlot& from = memory.groups[slot];
@@ -339,17 +362,24 @@ inline std::vector<RecordedGroup> read(const Memory& memory) {
     group.calls = from.calls.load(kRelaxed);
     const std::uint32_t peer = from.peer.load(kRelaxed);
     if (peer > 0 && peer <= kWorldMax) group.peer = peer - 1;
+    group.is_channel = peer != 0;
     std::atomic_thread_fence(kAcquire);
     const bool is_sane =
         from.turn.load(kRelaxed) == turn && group.size <= kWorldMax && group.rank < group.size &&
         !group.name.empty() &&
         std::ranges::all_of(group.name, [](char c) { return c >= ' ' && c < '\x7f'; });
     if (!is_sane) continue;
-    turns[slot] = turn;
-    places[slot] = groups.size();
+    slots.turns[slot] = turn;
+    slots.places[slot] = groups.size();
     groups.push_back(std::move(group));
   }
-  if (groups.empty()) return groups;
+  return groups;
+}
+
+// `take(place, call, begun)` for each entry of one of these groups, in the order in which they were made.
+inline void read_entries(const Memory& memory, const SlotTurns& slots, const auto& take) {
+  constexpr auto kRelaxed = std::memory_order_relaxed;
+  constexpr auto kAcquire = std::memory_order_acquire;
   const std::uint64_t claimed = std::min<std::uint64_t>(memory.claimed.load(kAcquire), INT64_MAX);
   const std::uint64_t count = std::min<std::uint64_t>(claimed, kEntries);
   for (std::uint64_t claim = claimed - count; claim < claimed; ++claim) {
@@ -358,7 +388,7 @@ inline std::vector<RecordedGroup> read(const Memory& memory) {
     const std::uint64_t bits = entry.call.load(kRelaxed);
     const std::uint32_t group_turn = entry.group_turn.load(kRelaxed);
     const std::int64_t left_ns = entry.left_ns.load(kRelaxed);
-    RecordedCall found{
+    const RecordedCall found{
         .call = {static_cast<Operation>(bits >> 16 & 0xff),
                  static_cast<std::uint8_t>(bits >> 24 & 0xff), entry.root.load(kRelaxed),
                  entry.elements.load(kRelaxed), entry.signature.load(kRelaxed)},
@@ -367,11 +397,20 @@ inline std::vector<RecordedGroup> read(const Memory& memory) {
         .left_ns = left_ns < 0 ? std::nullopt : std::optional(left_ns)};
     std::atomic_thread_fence(kAcquire);
     const std::size_t slot = bits & 0xffff;
-    if (entry.turn.load(kRelaxed) != 2 * claim + 2 || slot >= kGroupsMax || turns[slot] == 0 ||
-        turns[slot] != group_turn) {
+    if (entry.turn.load(kRelaxed) != 2 * claim + 2 || slot >= kGroupsMax ||
+        slots.turns[slot] == 0 || slots.turns[slot] != group_turn) {
       continue;
     }
-    RecordedGroup& group = groups[places[slot]];
+    take(slots.places[slot], found, static_cast<std::uint32_t>(bits >> 32));
+  }
+}
+
+inline std::vector<RecordedGroup> read(const Memory& memory) {
+  SlotTurns slots;
+  std::vector<RecordedGroup> groups = read_groups(memory, slots);
+  if (groups.empty()) return groups;
+  read_entries(memory, slots, [&](std::size_t place, const RecordedCall& found, std::uint32_t) {
+    RecordedGroup& group = groups[place];
     if (!found.left_ns && (!group.open || found.number < group.open->number)) group.open = found;
     // What is known of a call besides its number may be written later.
     const bool is_newer =
@@ -381,10 +420,88 @@ inline std::vector<RecordedGroup> read(const Memory& memory) {
     if (found.call.operation != Operation::kOther) {
       group.recent.push_back({found.number, found.call});
     }
-  }
+  });
   for (RecordedGroup& group : groups) {
     const auto& at = group.open ? group.open : group.last;
     group.recent = recent_calls(std::move(group.recent), at ? at->number : 0);
+  }
+  return groups;
+}
+
+// ---- when a rank has come to its calls
+
+struct Arrival {
+  std::uint64_t number = 0;
+  std::int64_t entered_ns = 0;  // or begun, by a GPU
+  // Nothing: it is in it. Equal to `entered_ns`: it is over, and not known since when.
+  std::optional<std::int64_t> left_ns;
+  std::int32_t root = -1;  // the member for which all others wait; -1: all wait for all
+
+  bool operator==(const Arrival&) const = default;
+};
+
+struct GroupArrivals {
+  std::uint64_t id = 0;
+  std::uint32_t size = 1;
+  std::uint32_t rank = 0;
+  bool is_channel = false;
+  std::uint64_t entered = 0;        // calls, so far
+  std::vector<Arrival> calls = {};  // by number
+
+  bool operator==(const GroupArrivals&) const = default;
+};
+
+// No member of the group can leave a call of these before all have come to it.
+constexpr bool needs_all(Operation operation) {
+  switch (operation) {
+    case Operation::kAllReduce:
+    case Operation::kAllGather:
+    case Operation::kReduceScatter:
+    case Operation::kAllToAll:
+    case Operation::kBarrier:
+      return true;
+    default:
+      return false;
+  }
+}
+
+// The latest calls of each group that need all members or a root, at most so many. A call that a GPU makes counts once it has begun.
+inline std::vector<GroupArrivals> read_arrivals(const Memory& memory, std::size_t most) {
+  SlotTurns slots;
+  std::vector<GroupArrivals> groups;
+  std::vector<bool> is_of_nccl;
+  for (const RecordedGroup& each : read_groups(memory, slots)) {
+    groups.push_back({each.id, each.size, each.rank, each.is_channel, each.calls});
+    is_of_nccl.push_back(each.name.starts_with("nccl "));
+  }
+  if (groups.empty()) return groups;
+  read_entries(
+      memory, slots, [&](std::size_t place, const RecordedCall& found, std::uint32_t begun) {
+        GroupArrivals& group = groups[place];
+        if (found.call.operation == Operation::kSendReceive) group.is_channel = true;
+        // A worker may write any time; differences and sums of these do not overflow.
+        constexpr std::int64_t kTimeMax = INT64_MAX / 4;
+        const bool is_of_root = found.call.operation == Operation::kBroadcast ||
+                                found.call.operation == Operation::kScatter;
+        // An older plugin does not say when the GPU begins.
+        const bool has_begun = begun != kNotBegun && (begun != 0 || !is_of_nccl[place]);
+        const bool is_known = (is_of_root || needs_all(found.call.operation)) && has_begun &&
+                              found.entered_ns > 0 && found.entered_ns < kTimeMax;
+        if (!is_known) return;
+        const std::int64_t entered = found.entered_ns + std::int64_t{begun} * 1000;
+        auto left = found.left_ns;
+        if (left && (*left < entered || *left >= kTimeMax)) left = entered;
+        if (found.left_ns == found.entered_ns) left = entered;
+        // DDP's own broadcasts, of which the root is not known, are of rank 0.
+        const std::int32_t root = is_of_root ? std::max(found.call.root, 0) : -1;
+        group.calls.push_back({found.number, entered, left, root});
+      });
+  for (GroupArrivals& group : groups) {
+    std::ranges::stable_sort(group.calls, {}, &Arrival::number);
+    const auto same = std::ranges::unique(group.calls, {}, &Arrival::number);
+    group.calls.erase(same.begin(), same.end());
+    const std::size_t more = group.calls.size() - std::min(group.calls.size(), most);
+    group.calls.erase(group.calls.begin(), group.calls.begin() + static_cast<std::ptrdiff_t>(more));
   }
   return groups;
 }

@@ -4,6 +4,7 @@
 // a buffer an element lies.
 #include <arpa/inet.h>
 #include <cuda_runtime_api.h>
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <nccl.h>
 #include <netinet/in.h>
@@ -26,6 +27,8 @@
 #include <thread>
 #include <utility>
 #include <vector>
+
+#include "worker_lib/nccl_profiler/profiler_interface.h"
 
 namespace {
 
@@ -78,7 +81,8 @@ struct ncclComm {
   // Kernels of a communicator run one after the other, also those on several streams.
   std::atomic<std::uint64_t> queued = 0, run = 0;
   std::atomic<int> async_error = ncclSuccess;
-  std::thread making;  // makes a communicator that does not block
+  std::thread making;        // makes a communicator that does not block
+  void* profiled = nullptr;  // the profiler's context; null: there is no profiler
 
   // False if the communicator is ended meanwhile.
   template <typename Condition>
@@ -259,6 +263,18 @@ void when_group_ends(std::function<void()> call) {
   }
 }
 
+// NCCL_PROFILER_PLUGIN, as NCCL finds it; null: there is none.
+const ddprun::nccl::ProfilerV5* profiler() {
+  static const auto* const found = [] {
+    const char* const path = std::getenv("NCCL_PROFILER_PLUGIN");
+    void* const library = path == nullptr ? nullptr : dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    return library == nullptr
+               ? nullptr
+               : static_cast<const ddprun::nccl::ProfilerV5*>(dlsym(library, "ncclProfiler_v5"));
+  }();
+  return found;
+}
+
 struct Output {
   void* data;
   std::size_t bytes;
@@ -290,13 +306,47 @@ void queue(cudaStream_t stream, Kernel kernel) {
       new Kernel(std::move(kernel)));
 }
 
-ncclResult_t launch(ncclComm* communicator, cudaStream_t stream, const Output& output,
-                    std::function<bool()> run) {
+// The host starts a collective of one channel, and has done its part.
+void* profiled_collective(const ncclComm& communicator, const char* function) {
+  if (communicator.profiled == nullptr) return nullptr;
+  ddprun::nccl::Event event{};
+  event.type_word = ddprun::nccl::kCollective;
+  event.rank = communicator.rank;
+  event.collective.function = function;
+  event.collective.channels = 1;
+  void* handle = nullptr;
+  profiler()->start_event(communicator.profiled, &handle, &event);
+  profiler()->stop_event(handle);
+  return handle;
+}
+
+// The GPU begins it, as NCCL's thread tells that looks at its counters.
+void* profiled_kernel(const ncclComm& communicator, void* collective) {
+  if (collective == nullptr) return nullptr;
+  ddprun::nccl::Event event{};
+  event.type_word = ddprun::nccl::kKernelChannel;
+  event.parent = collective;
+  void* handle = nullptr;
+  profiler()->start_event(communicator.profiled, &handle, &event);
+  return handle;
+}
+
+ncclResult_t launch(ncclComm* communicator, const char* function, cudaStream_t stream,
+                    const Output& output, std::function<bool()> run) {
   if (communicator == nullptr || communicator->refuses_calls) return ncclInvalidUsage;
   ++communicator->kernels;
   when_group_ends([=, run = std::move(run)]() mutable {
-    queue(stream,
-          {.communicator = communicator, .number = 0, .run = std::move(run), .outputs = {output}});
+    void* const collective = profiled_collective(*communicator, function);
+    queue(stream, {.communicator = communicator,
+                   .number = 0,
+                   .run =
+                       [=, run = std::move(run)] {
+                         void* const kernel = profiled_kernel(*communicator, collective);
+                         const bool has_run = run();
+                         if (kernel != nullptr) profiler()->stop_event(kernel);
+                         return has_run;
+                       },
+                   .outputs = {output}});
   });
   return ncclSuccess;
 }
@@ -434,6 +484,11 @@ ncclResult_t begin(ncclComm_t* out, int size, const ncclUniqueId& id, int rank,
   communicator->size = size;
   cudaGetDevice(&communicator->device);
   communicator->async_error = ncclInProgress;
+  if (profiler() != nullptr) {
+    int mask = 0;
+    profiler()->init(&communicator->profiled, std::hash<std::string>()(id.internal), &mask, "fake",
+                     /*nodes=*/1, size, rank, nullptr);
+  }
   *out = communicator;
   if (config == nullptr || config->blocking != 0) {
     make(*communicator, id.internal);
@@ -574,7 +629,7 @@ ncclResult_t ncclGroupEnd() {
 ncclResult_t ncclAllReduce(const void* input, void* output, std::size_t count, ncclDataType_t type,
                            ncclRedOp_t operation, ncclComm_t communicator, cudaStream_t stream) {
   const std::size_t bytes = count * bytes_of(type);
-  return launch(communicator, stream, {.data = output, .bytes = bytes}, [=] {
+  return launch(communicator, "AllReduce", stream, {.data = output, .bytes = bytes}, [=] {
     const Reduction reduction{.count = count, .type = type, .operation = operation};
     return communicator->exchange(
         static_cast<const char*>(input), bytes, [&](std::size_t at, std::size_t size) {
@@ -588,19 +643,20 @@ ncclResult_t ncclReduce(const void* input, void* output, std::size_t count, nccl
                         cudaStream_t stream) {
   const std::size_t bytes = count * bytes_of(type);
   const bool is_root = communicator->rank == root;
-  return launch(communicator, stream, {.data = output, .bytes = is_root ? bytes : 0}, [=] {
-    const Reduction reduction{.count = count, .type = type, .operation = operation};
-    return communicator->exchange(
-        static_cast<const char*>(input), bytes, [&](std::size_t at, std::size_t size) {
-          if (is_root) reduce(*communicator, static_cast<char*>(output), at, size, reduction);
-        });
-  });
+  return launch(
+      communicator, "Reduce", stream, {.data = output, .bytes = is_root ? bytes : 0}, [=] {
+        const Reduction reduction{.count = count, .type = type, .operation = operation};
+        return communicator->exchange(
+            static_cast<const char*>(input), bytes, [&](std::size_t at, std::size_t size) {
+              if (is_root) reduce(*communicator, static_cast<char*>(output), at, size, reduction);
+            });
+      });
 }
 
 ncclResult_t ncclBroadcast(const void* input, void* output, std::size_t count, ncclDataType_t type,
                            int root, ncclComm_t communicator, cudaStream_t stream) {
   const std::size_t bytes = count * bytes_of(type);
-  return launch(communicator, stream, {.data = output, .bytes = bytes}, [=] {
+  return launch(communicator, "Broadcast", stream, {.data = output, .bytes = bytes}, [=] {
     const char* const own = communicator->rank == root ? static_cast<const char*>(input) : nullptr;
     return communicator->exchange(own, bytes, [&](std::size_t at, std::size_t size) {
       std::memcpy(static_cast<char*>(output) + at, communicator->slice_of(root), size);
@@ -617,7 +673,7 @@ ncclResult_t ncclAllGather(const void* input, void* output, std::size_t count, n
                            ncclComm_t communicator, cudaStream_t stream) {
   const std::size_t bytes = count * bytes_of(type);
   const auto ranks = static_cast<std::size_t>(communicator->size);
-  return launch(communicator, stream, {.data = output, .bytes = bytes * ranks}, [=] {
+  return launch(communicator, "AllGather", stream, {.data = output, .bytes = bytes * ranks}, [=] {
     return communicator->exchange(
         static_cast<const char*>(input), bytes, [&](std::size_t at, std::size_t size) {
           for (std::size_t rank = 0; rank < ranks; ++rank) {
@@ -633,7 +689,7 @@ ncclResult_t ncclReduceScatter(const void* input, void* output, std::size_t coun
                                cudaStream_t stream) {
   const std::size_t bytes = count * bytes_of(type);
   const auto ranks = static_cast<std::size_t>(communicator->size);
-  return launch(communicator, stream, {.data = output, .bytes = bytes}, [=] {
+  return launch(communicator, "ReduceScatter", stream, {.data = output, .bytes = bytes}, [=] {
     const Reduction reduction{.count = count * ranks, .type = type, .operation = operation};
     std::vector<char> all(bytes * ranks);
     const bool is_done = communicator->exchange(

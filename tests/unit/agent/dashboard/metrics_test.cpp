@@ -135,6 +135,23 @@ TEST(Metrics, SayHowManyRanksHang) {
   EXPECT_EQ(value_in(text_of(status), "ddprun_hung_ranks"), "2");
 }
 
+TEST(Metrics, SayWhichRanksAreSlowAndWhereTheTimeGoes) {
+  NodeStatus status = sample_node();
+  status.slow.clear();
+  status.rank_times.clear();
+  EXPECT_EQ(value_in(text_of(status), "ddprun_slow_ranks"), "0");
+  EXPECT_THAT(text_of(status), Not(HasSubstr("ddprun_rank_late_ratio")));
+  status.slow = {{5, 0.75, 40ms, 340ms, "", ""}};
+  status.rank_times = {{0, 0.5, 0.25, 0.5, 0.0, 0us}, {5, {}, 0.0, {}, 0.75, 40ms}};
+  const std::string text = text_of(status);
+  EXPECT_EQ(value_in(text, "ddprun_slow_ranks"), "1");
+  EXPECT_EQ(value_in(text, "ddprun_rank_late_ratio{rank=\"5\"}"), "0.75");
+  EXPECT_EQ(value_in(text, "ddprun_rank_lag_seconds{rank=\"5\"}"), "0.04");
+  EXPECT_EQ(value_in(text, "ddprun_rank_waiting_ratio{rank=\"0\"}"), "0.25");
+  EXPECT_EQ(value_in(text, "ddprun_rank_in_collectives_ratio{rank=\"0\"}"), "0.5");
+  EXPECT_THAT(text, Not(HasSubstr("ddprun_rank_in_collectives_ratio{rank=\"5\"}")));
+}
+
 TEST(Metrics, OfAJobThatHasNotBegunHaveNoGoodput) {
   NodeStatus status;
   status.wall = 30s;

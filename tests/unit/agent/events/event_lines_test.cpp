@@ -261,6 +261,15 @@ TEST(EventLines, TellWhenEveryRankIsBackAndWhatItTook) {
                R"("round":2,"ranks":[2],"why":"stopped","group":"ddprun","number":17,)"
                R"("waiting":[0,1],"waited_us":1500000,"sentence":"rank 2 is stopped by a )"
                R"x(signal, and ranks 0 and 1 wait for it in all_reduce (call 17 of ddprun)")x"));
+  const rdzv::SlowRank slow{
+      .rank = 5, .share = 0.75, .lag = 41ms, .step = 340ms, .has_steps = true};
+  EXPECT_EQ(
+      event_line(kHead, SlowSeen{Round{2}, slow, "b1", "next_batch (loader.py:40)"}),
+      expected("slow",
+               R"("round":2,"rank":5,"on_host":"b1","share":7.5E-1,"lag_us":41000,)"
+               R"x("step_us":340000,"where":"next_batch (loader.py:40)","sentence":"rank 5 on )x"
+               R"x(b1 comes last in 75 % of steps, 41 ms late (12 % of a step): next_batch )x"
+               R"x((loader.py:40)")x"));
   HangReport report;
   report.round = Round{2};
   report.hung = hung;

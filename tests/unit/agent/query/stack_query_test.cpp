@@ -105,6 +105,26 @@ Current thread 0x00007f9c0a2f0040 (most recent call first):
       << "ddprun's own thread is not the program's, and neither are its frames";
 }
 
+TEST(Stacks, OfFaulthandlerHaveTheFramesOfTheProgram) {
+  const std::string text = R"text(Thread 0x00007f9b67fff6c0 (most recent call first):
+  File "/home/me/other.py", line 9 in run
+
+Current thread 0x00007f9c0a2f0040 (most recent call first):
+  File "<frozen importlib of ddprun>/collectives.py", line 270 in wait
+  File "/usr/lib/python3.11/threading.py", line 324 in wait
+  File "/opt/venv/lib/python3.11/site-packages/torch/utils/data/dataloader.py", line 1133 in _try_get_data
+  File "/home/me/loader.py", line 40 in next_batch
+  File "<frozen runpy>", line 88 in _run_code
+  File "/home/me/train.py", line 90 in <module>
+)text";
+  EXPECT_EQ(
+      program_frames_in("Stack (most recent call first):\n  File \"/home/me/a.py\", line 3 in f\n"),
+      "f (a.py:3)\n")
+      << "of the main thread alone";
+  EXPECT_EQ(program_frames_in(text), "next_batch (loader.py:40)\n<module> (train.py:90)\n");
+  EXPECT_THAT(program_frames_in("garbage\nCurrent thread"), IsEmpty());
+}
+
 TEST(Stacks, OfTheKernel) {
   const std::string text = R"text(process 11 (train), 3 threads
   SigQ 0/95000
@@ -159,8 +179,8 @@ TEST(Stacks, AreTheSameAfterTheWay) {
   const auto read = worker_stacks_from(to_json(stacks));
   ASSERT_TRUE(read) << read.error().message;
   EXPECT_EQ(*read, stacks);
-  EXPECT_EQ(*stack_query_from(to_json(StackQuery{{1, 5}, {7}, true})),
-            (StackQuery{{1, 5}, {7}, true}));
+  EXPECT_EQ(*stack_query_from(to_json(StackQuery{{1, 5}, {7}, true, true})),
+            (StackQuery{{1, 5}, {7}, true, true}));
   EXPECT_FALSE(stack_query_from("{}"));
   EXPECT_FALSE(worker_stacks_from("[{}]"));
 }

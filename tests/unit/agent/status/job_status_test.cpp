@@ -55,6 +55,8 @@ NodeStatus full_node() {
   node.workers[0].held_for = 3s;
   node.longest_wait = 41s;
   node.hung = {{rdzv::Hung::Why::kUninterruptible, {3, 5}, "ranks 3 and 5 do not return", 9s}};
+  node.slow = {{5, 0.9375, 41ms, 340ms, "next_batch (loader.py:40)", "rank 5 comes last"}};
+  node.rank_times = {{0, 0.5, 0.25, 0.5, 0.0, 0us}, {5, {}, 0.0, {}, 0.9375, 41ms}};
   node.workers_left_out = 3;
   node.restarts = 1;
   node.max_restarts = 3;

@@ -351,6 +351,13 @@ TEST_F(Planning, ReadsWhenAWaitIsAHangAndWhatFollows) {
   EXPECT_THAT(refusal({"--on-hang=kill"}), HasSubstr("restart"));
 }
 
+TEST_F(Planning, ReadsWhetherSlowRanksAreLookedFor) {
+  EXPECT_TRUE(job({}).finds_slow_ranks);
+  EXPECT_FALSE(job({"--slow-ranks=off"}).finds_slow_ranks);
+  EXPECT_FALSE(job({}, {{"DDPRUN_SLOW_RANKS", "off"}}).finds_slow_ranks);
+  EXPECT_THAT(refusal({"--slow-ranks=kill"}), HasSubstr("report"));
+}
+
 TEST_F(Planning, KeepsMemoryForTheNextDdprunOfTheSameName) {
   using std::chrono::milliseconds;
   const std::vector<std::string> words{"--keep-memory=600", "--rdzv-id=j"};

@@ -143,6 +143,62 @@ TEST_F(CollectiveRecordTest, MessagesAreCallsOfAGroupOfTheTwoRanksAlone) {
   EXPECT_EQ(name_of(std::string(40, 'g'), channel), std::string(21, 'g') + " 2->0 tag 5");
 }
 
+TEST_F(CollectiveRecordTest, SaysWhenARankCameToTheCallsThatNeedAllMembers) {
+  const GroupPlace place = add("ddprun", 1, 2);
+  leave(*memory, enter_one(place, 7, 1'000), 5'000);
+  enter(*memory, place, {.operation = Operation::kBroadcast, .root = 1}, 6'000);
+  enter(*memory, place, {.operation = Operation::kReduce, .root = 0}, 7'000);  // one waits for all
+  leave(*memory, enter_one(place, 7, 8'000), 8'000);                           // not known when
+  enter_one(place, 7, 9'000);                                                  // it is in it
+  auto groups = read_arrivals(*memory, 10);
+  ASSERT_EQ(groups.size(), 1U);
+  EXPECT_EQ(groups[0].id, id_of("ddprun"));
+  EXPECT_EQ(groups[0].rank, 1U);
+  EXPECT_FALSE(groups[0].is_channel);
+  const std::vector<Arrival> expected{
+      {1, 1'000, 5'000}, {2, 6'000, {}, 1}, {4, 8'000, 8'000}, {5, 9'000, {}}};
+  EXPECT_EQ(groups[0].calls, expected);
+  groups = read_arrivals(*memory, 2);
+  EXPECT_EQ(groups[0].calls, std::vector(expected.begin() + 2, expected.end()));
+}
+
+TEST_F(CollectiveRecordTest, ACallOfAGpuCountsOnceItHasBegun) {
+  const GroupPlace place = add("nccl world 12345678");
+  const Ticket ticket =
+      enter(*memory, place, {.operation = Operation::kAllReduce, .type = 6}, 5'000'000, kNotBegun);
+  EXPECT_TRUE(read_arrivals(*memory, 10)[0].calls.empty());
+  begin(*memory, ticket, 12'000'000);
+  begin(*memory, ticket, 99'000'000);  // a second channel
+  const auto calls = read_arrivals(*memory, 10)[0].calls;
+  ASSERT_EQ(calls.size(), 1U);
+  EXPECT_EQ(calls[0].entered_ns, 12'000'000);
+  EXPECT_EQ(read(*memory)[0].open->entered_ns, 5'000'000) << "as the host made it";
+  EXPECT_EQ(read(*memory)[0].open->call.type, 6);
+}
+
+TEST_F(CollectiveRecordTest, ACallOfNcclWhoseBeginIsNotToldDoesNotCount) {
+  const GroupPlace place = add("nccl world 12345678");
+  enter(*memory, place, {.operation = Operation::kAllReduce},
+        5'000'000);  // by a plugin of an older release
+  EXPECT_TRUE(read_arrivals(*memory, 10)[0].calls.empty());
+}
+
+TEST_F(CollectiveRecordTest, AChannelIsKnownAlsoWithoutItsOtherEndOrACall) {
+  add_channel(*memory, "sub", {.from = 0, .to = 1}, /*is_sender=*/true, ++made);
+  EXPECT_TRUE(read_arrivals(*memory, 10)[0].is_channel);
+  EXPECT_FALSE(read(*memory)[0].peer);
+}
+
+TEST_F(CollectiveRecordTest, ALateBeginDoesNotTouchTheEntryOfAnotherCall) {
+  const GroupPlace place = add("nccl");
+  const Ticket ticket = enter(*memory, place, {.operation = Operation::kAllReduce}, 1, kNotBegun);
+  for (std::size_t i = 0; i < kEntries; ++i) {
+    enter(*memory, place, {.operation = Operation::kAllReduce}, 2, kNotBegun);
+  }
+  begin(*memory, ticket, 12'000'000);
+  EXPECT_TRUE(read_arrivals(*memory, 10)[0].calls.empty());
+}
+
 TEST_F(CollectiveRecordTest, OperationsOfALaterVersionHaveANameToo) {
   enter(*memory, add("ddprun"), {.operation = static_cast<Operation>(77)}, 1);
   EXPECT_EQ(name_of(read(*memory)[0].open->call.operation), "a collective");
@@ -211,6 +267,11 @@ TEST_F(CollectiveRecordTest, GarbageIsReadWithinBounds) {
       EXPECT_LT(group.rank, group.size);
       EXPECT_LE(group.size, kWorldMax);
       EXPECT_LE(group.name.size(), 32U);
+    }
+    for (const GroupArrivals& group : read_arrivals(*memory, 100)) {
+      EXPECT_LT(group.rank, group.size);
+      EXPECT_LE(group.calls.size(), 100U);
+      for (const Arrival& call : group.calls) EXPECT_GT(call.entered_ns, 0);
     }
   }
 }

@@ -1,0 +1,242 @@
+#include "agent/query/lag_query.h"
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+#include <utility>
+
+#include "agent/text/json_fields.h"
+
+namespace ddprun::agent {
+namespace {
+
+using std::chrono::nanoseconds;
+
+constexpr std::int64_t kUnknown = -1;
+constexpr std::size_t kNumbersOfCall = 4;
+// Ages of calls beyond it are of no use: one day.
+constexpr std::int64_t kAgeMaxUs = std::int64_t{86'400} * 1'000'000;
+constexpr double kMuchMore = 0.15;  // a share of all looks
+
+}  // namespace
+
+static void fields(auto& json, Is<ArrivalsQuestion> auto& question) {
+  json.constant("ask", "arrivals");
+  json("round", question.round);
+  json("calls", question.calls);
+}
+
+// A call is four numbers: its own, how many microseconds ago the rank came to it, how long ago it was over (-1: it is in it; as
+// long ago as it came: not known), and the root.
+struct GroupLine {
+  std::uint64_t id = 0;
+  std::uint32_t size = 1;
+  std::uint32_t rank = 0;
+  bool is_channel = false;
+  std::uint64_t entered = 0;
+  std::vector<std::int64_t> calls;
+};
+static void fields(auto& json, Is<GroupLine> auto& group) {
+  json("id", group.id);
+  json("size", group.size);
+  json("rank", group.rank);
+  json("is_channel", group.is_channel);
+  json("entered", group.entered);
+  json("calls", group.calls);
+}
+
+struct RankLine {
+  int rank = 0;
+  std::optional<std::int64_t> steps;
+  std::vector<GroupLine> groups;
+};
+static void fields(auto& json, Is<RankLine> auto& rank) {
+  json("rank", rank.rank);
+  json("steps", rank.steps);
+  json("groups", rank.groups);
+}
+
+struct ArrivalsLine {
+  nanoseconds now{};
+  std::vector<RankLine> ranks;
+};
+static void fields(auto& json, Is<ArrivalsLine> auto& line) {
+  json("now_us", line.now);
+  json("ranks", line.ranks);
+}
+
+static void fields(auto& json, Is<SamplesQuestion> auto& question) {
+  json.constant("ask", "samples");
+  json("round", question.round);
+  json("ranks", question.ranks);
+}
+
+static void fields(auto& json, Is<SeenStack> auto& stack) {
+  json("frames", Whole{stack.frames});
+  json("count", stack.count);
+}
+
+static void fields(auto& json, Is<RankSamples> auto& samples) {
+  json("rank", samples.rank);
+  json("stacks", samples.stacks);
+}
+
+// ---- arrivals
+
+std::string to_json(const ArrivalsQuestion& question) {
+  return boost::json::serialize(JsonWriter::of(question));
+}
+
+Result<ArrivalsQuestion> arrivals_question_from(std::string_view text) {
+  return parse_json<ArrivalsQuestion>(text, "the question when ranks came to their calls");
+}
+
+static ArrivalsLine line_of(const ArrivalsAnswer& answer) {
+  ArrivalsLine line{.now = answer.now, .ranks = {}};
+  const std::int64_t now_us = answer.now.count() / 1000;
+  for (const rdzv::RankArrivals& rank : answer.ranks) {
+    RankLine& made = line.ranks.emplace_back(RankLine{rank.rank, rank.steps, {}});
+    for (const record::GroupArrivals& group : rank.groups) {
+      GroupLine& its = made.groups.emplace_back(
+          GroupLine{group.id, group.size, group.rank, group.is_channel, group.entered, {}});
+      for (const record::Arrival& call : group.calls) {
+        its.calls.push_back(
+            static_cast<std::int64_t>(std::min<std::uint64_t>(call.number, INT64_MAX)));
+        its.calls.push_back(now_us - call.entered_ns / 1000);
+        its.calls.push_back(call.left_ns ? std::max(now_us - *call.left_ns / 1000, kUnknown + 1)
+                                         : kUnknown);
+        its.calls.push_back(call.root);
+      }
+    }
+  }
+  return line;
+}
+
+std::string to_json(ArrivalsAnswer answer, std::size_t bytes_max) {
+  for (;;) {
+    std::string text = boost::json::serialize(JsonWriter::of(line_of(answer)));
+    if (text.size() <= bytes_max || answer.ranks.empty()) return text;
+    bool has_cut = false;
+    for (rdzv::RankArrivals& rank : answer.ranks) {
+      for (record::GroupArrivals& group : rank.groups) {
+        const auto half = static_cast<std::ptrdiff_t>((group.calls.size() + 1) / 2);
+        group.calls.erase(group.calls.begin(), group.calls.begin() + half);
+        has_cut |= half > 0;
+      }
+    }
+    if (!has_cut) answer.ranks.clear();
+  }
+}
+
+Result<ArrivalsAnswer> arrivals_answer_from(std::string_view text) {
+  auto line = parse_json<ArrivalsLine>(text, "the answer when ranks came to their calls");
+  if (!line) return fail(std::move(line.error()));
+  const std::int64_t now_us =
+      std::clamp<std::int64_t>(line->now.count() / 1000, 0, INT64_MAX / 4000);
+  ArrivalsAnswer answer{.now = std::chrono::microseconds(now_us), .ranks = {}};
+  for (RankLine& rank : line->ranks) {
+    rdzv::RankArrivals& made = answer.ranks.emplace_back();
+    made.rank = rank.rank;
+    if (rank.steps) made.steps = std::clamp<std::int64_t>(*rank.steps, 0, INT64_MAX / 2);
+    for (GroupLine& group : rank.groups) {
+      record::GroupArrivals& its = made.groups.emplace_back();
+      its.id = group.id;
+      its.size = group.size;
+      its.rank = group.rank;
+      its.is_channel = group.is_channel;
+      its.entered = group.entered;
+      for (std::size_t at = 0; at + kNumbersOfCall <= group.calls.size(); at += kNumbersOfCall) {
+        const auto at_ns = [now_us](std::int64_t age_us) {
+          return (now_us - std::clamp<std::int64_t>(age_us, -kAgeMaxUs, kAgeMaxUs)) * 1000;
+        };
+        record::Arrival call{static_cast<std::uint64_t>(std::max<std::int64_t>(group.calls[at], 0)),
+                             at_ns(group.calls[at + 1]), std::nullopt};
+        if (group.calls[at + 2] != kUnknown) call.left_ns = at_ns(group.calls[at + 2]);
+        call.root =
+            static_cast<std::int32_t>(std::clamp<std::int64_t>(group.calls[at + 3], -1, INT32_MAX));
+        its.calls.push_back(call);
+      }
+      std::ranges::stable_sort(its.calls, {}, &record::Arrival::number);
+      const auto same = std::ranges::unique(its.calls, {}, &record::Arrival::number);
+      its.calls.erase(same.begin(), same.end());
+    }
+  }
+  return answer;
+}
+
+// ---- samples
+
+std::string to_json(const SamplesQuestion& question) {
+  return boost::json::serialize(JsonWriter::of(question));
+}
+
+Result<SamplesQuestion> samples_question_from(std::string_view text) {
+  return parse_json<SamplesQuestion>(text, "the question what ranks do");
+}
+
+std::string to_json(const std::vector<RankSamples>& samples) {
+  return boost::json::serialize(JsonWriter::of(samples));
+}
+
+Result<std::vector<RankSamples>> samples_from(std::string_view text) {
+  return parse_json<std::vector<RankSamples>>(text, "the answer what ranks do");
+}
+
+void add(RankSamples& samples, std::string frames) {
+  const auto known = std::ranges::find(samples.stacks, frames, &SeenStack::frames);
+  if (known == samples.stacks.end()) {
+    samples.stacks.push_back({std::move(frames), 1});
+  } else {
+    known->count += 1;
+  }
+}
+
+static std::vector<std::string> lines_of(std::string_view text) {
+  std::vector<std::string> lines;
+  while (!text.empty()) {
+    const auto end = text.find('\n');
+    lines.emplace_back(text.substr(0, end));
+    text.remove_prefix(end == text.npos ? text.size() : end + 1);
+  }
+  return lines;
+}
+
+// Each stack counts a frame once, however deep it recurses.
+std::string where_it_is_slow(const RankSamples& slow, const RankSamples& other) {
+  const auto shares_of = [](const RankSamples& samples) {
+    int all = 0;
+    std::map<std::string, double> shares;
+    for (const SeenStack& stack : samples.stacks) {
+      all += stack.count;
+      std::vector<std::string> frames = lines_of(stack.frames);
+      std::ranges::sort(frames);
+      const auto same = std::ranges::unique(frames);
+      frames.erase(same.begin(), same.end());
+      for (const std::string& frame : frames) shares[frame] += stack.count;
+    }
+    for (auto& [frame, share] : shares) share /= std::max(all, 1);
+    return shares;
+  };
+  std::map<std::string, double> more = shares_of(slow);
+  for (const auto& [frame, share] : shares_of(other)) {
+    if (const auto found = more.find(frame); found != more.end()) found->second -= share;
+  }
+  double most = 0;
+  for (const auto& [frame, share] : more) most = std::max(most, share);
+  if (other.stacks.empty() || most < kMuchMore) return {};
+  // What a frame calls has at most as much more as it has itself.
+  constexpr double kNearlyAll = 0.75;
+  std::string innermost;
+  double its = 0;
+  for (const SeenStack& stack : slow.stacks) {
+    for (const std::string& frame : lines_of(stack.frames)) {
+      if (more[frame] < most * kNearlyAll) continue;
+      if (more[frame] > its) std::tie(innermost, its) = std::pair(frame, more[frame]);
+      break;
+    }
+  }
+  constexpr std::size_t kBytesMax = 200;  // a peer may say anything
+  return innermost.substr(0, kBytesMax);
+}
+
+}  // namespace ddprun::agent
