@@ -103,6 +103,10 @@ std::size_t thread_count(pid_t pid, const std::string& proc) {
   return threads_of(pid, proc).size();
 }
 
+pid_t program_in(const std::vector<pid_t>& tree) {
+  return *std::ranges::max_element(tree, {}, [](pid_t pid) { return thread_count(pid); });
+}
+
 std::string stacks_of(pid_t pid, const std::string& proc) {
   const std::string folder = proc + "/" + std::to_string(pid);
   const std::string status = text_of(folder + "/status");

@@ -33,6 +33,9 @@ ThreadSignals signals_of(pid_t pid, pid_t thread, const std::string& proc = "/pr
 
 std::size_t thread_count(pid_t pid, const std::string& proc = "/proc");
 
+// If a worker is a wrapper script, its program is the process of its tree that has most threads. `tree` is not empty.
+pid_t program_in(const std::vector<pid_t>& tree);
+
 // State, signal masks, and for each of at most 1024 threads the kernel function in which it waits
 // and its kernel stack (which only root may read). Threads with equal values are listed together.
 std::string stacks_of(pid_t pid, const std::string& proc = "/proc");

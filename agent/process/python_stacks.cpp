@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <string_view>
+#include <thread>
 
 #include "agent/process/process_stacks.h"
 
@@ -69,6 +70,12 @@ bool PythonStacks::is_done() const {
   const ThreadSignals main = signals_of(pid_, pid_);
   if (main.state.empty() || main.state[0] == 'Z' || main.state[0] == 'X') return true;
   return has_begun && !has_signal(main.pending, signal_) && !has_signal(main.blocked, signal_);
+}
+
+bool PythonStacks::await(std::chrono::steady_clock::time_point until) const {
+  constexpr std::chrono::milliseconds kPoll{1};
+  while (!is_done() && std::chrono::steady_clock::now() < until) std::this_thread::sleep_for(kPoll);
+  return is_done();
 }
 
 std::string PythonStacks::text(std::size_t bytes_max) const {

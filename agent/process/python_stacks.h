@@ -1,12 +1,14 @@
 // The Python stacks of a worker's threads, from the worker itself: the hooks (agent/python) have told
 // Python's faulthandler to write them into memory when a signal comes, which it does without Python's
-// lock, within milliseconds, and without a debugger's rights. That is safe for the main thread alone, which gets the signal: the
-// stacks of other threads are read while these run, and a process whose threads come and go may crash by it. A process that has not said so gets no
-// signal. Nothing here waits. Any thread, one at a time.
+// lock, within milliseconds, and without a debugger's rights. That is safe for the main thread alone,
+// which gets the signal: the stacks of other threads are read while these run, and a process whose
+// threads come and go may crash by it. A process that has not said so gets no signal. Only await()
+// waits. Any thread, one at a time.
 #pragma once
 
 #include <sys/types.h>
 
+#include <chrono>
 #include <cstddef>
 #include <optional>
 #include <string>
@@ -28,6 +30,8 @@ class PythonStacks {
 
   // All is written, or will never be.
   bool is_done() const;
+  // Until it is done, or until then; whether it is.
+  bool await(std::chrono::steady_clock::time_point until) const;
   // What is written, in faulthandler's words.
   std::string text(std::size_t bytes_max) const;
 

@@ -9,7 +9,6 @@
 #include <chrono>
 #include <csignal>
 #include <optional>
-#include <thread>
 #include <utility>
 
 #include "agent/process/process_stacks.h"
@@ -25,7 +24,6 @@ using namespace std::chrono_literals;
 
 // What faulthandler needs for a hundred threads, many times over.
 constexpr auto kAnswerLimit = 500ms;
-constexpr auto kAnswerPoll = 1ms;
 constexpr std::size_t kAnswerBytes = 1U << 20;
 
 bool is_python(pid_t pid) {
@@ -117,8 +115,7 @@ StackDump::Taken take(const StackDump::Worker& worker, StackDump::Threads thread
     taken.must_be_last = taken.must_be_last || text.find(": D (") != std::string::npos;
     write_all(taken.fd.get(), text);
   }
-  // If the worker is a wrapper script, the program is the descendant with the most threads.
-  taken.pid = *std::ranges::max_element(tree, {}, [](pid_t pid) { return thread_count(pid); });
+  taken.pid = program_in(tree);
   taken.is_python = is_python(taken.pid);
   using Threads = StackDump::Threads;
   const bool must_answer = threads != Threads::kAll || find_in_path(path, "py-spy").empty();
@@ -133,10 +130,7 @@ StackDump::Taken take(const StackDump::Worker& worker, StackDump::Threads thread
 void collect_answers(std::vector<StackDump::Taken>& taken, const std::string& path) {
   const auto until = std::chrono::steady_clock::now() + kAnswerLimit;
   for (StackDump::Taken& each : taken) {
-    while (each.asked && !each.asked->is_done() && std::chrono::steady_clock::now() < until) {
-      std::this_thread::sleep_for(kAnswerPoll);
-    }
-    if (each.asked && each.asked->is_done()) {
+    if (each.asked && each.asked->await(until)) {
       const std::string text = each.asked->text(kAnswerBytes);
       each.has_answered = !text.empty();
       write_all(each.fd.get(), text);

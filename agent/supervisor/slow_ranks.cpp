@@ -120,10 +120,10 @@ void SlowRanks::take(const JobQuery::Outcome& outcome) {
     const auto [offset, error] = clock.at(received);
     nodes.push_back({offset, error, std::move(answer->ranks)});
   }
-  judge(std::move(nodes));
+  judge(nodes);
 }
 
-void SlowRanks::judge(std::vector<rdzv::NodeArrivals> nodes) {
+void SlowRanks::judge(const std::vector<rdzv::NodeArrivals>& nodes) {
   const auto now = Clock::now();
   std::vector<rdzv::SlowRank> news;
   for (const rdzv::SlowRank& slow : core_->look(now.time_since_epoch(), nodes)) {

@@ -48,7 +48,7 @@ class SlowRanks {
   void round_began();
   void look_later();
   void look();
-  void judge(std::vector<rdzv::NodeArrivals> nodes);
+  void judge(const std::vector<rdzv::NodeArrivals>& nodes);
   rdzv::NodeArrivals here() const;
   std::size_t calls_asked() const;
   void take(const JobQuery::Outcome& outcome);

@@ -1,10 +1,7 @@
 #include "agent/supervisor/stack_samples.h"
 
-#include <algorithm>
 #include <boost/asio/post.hpp>
 #include <chrono>
-#include <optional>
-#include <thread>
 #include <utility>
 
 #include "agent/process/process_stacks.h"
@@ -22,23 +19,15 @@ constexpr int kLooks = 32;
 constexpr auto kLookPauseMin = 30ms;
 constexpr auto kLookPauseMax = 100ms;
 constexpr auto kAnswerLimit = 50ms;
-constexpr auto kAnswerPoll = 500us;
 constexpr std::size_t kSampleBytes = std::size_t{256} * 1024;
 
 // The thread's work. Empty: it does not answer.
 std::string text_of(pid_t leader) {
   const std::vector<pid_t> tree = process_tree(leader);
   if (tree.empty()) return {};
-  // If the worker is a wrapper script, the program is the descendant with the most threads.
-  const pid_t pid =
-      *std::ranges::max_element(tree, {}, [](pid_t each) { return thread_count(each); });
-  const auto asked = PythonStacks::ask(pid);
-  if (!asked) return {};
-  const auto until = std::chrono::steady_clock::now() + kAnswerLimit;
-  while (!asked->is_done() && std::chrono::steady_clock::now() < until) {
-    std::this_thread::sleep_for(kAnswerPoll);
-  }
-  return asked->is_done() ? asked->text(kSampleBytes) : std::string();
+  const auto asked = PythonStacks::ask(program_in(tree));
+  const bool has_answered = asked && asked->await(std::chrono::steady_clock::now() + kAnswerLimit);
+  return has_answered ? asked->text(kSampleBytes) : std::string();
 }
 
 std::vector<std::string> texts_of(const std::vector<StackSamples::Worker>& workers) {

@@ -15,16 +15,17 @@ using Nanoseconds = std::chrono::nanoseconds;
 
 constexpr double kLeastShareOfStep = 0.05;
 constexpr double kOverShare = 0.5;
-constexpr double kOneEvent =
-    0.75;  // parts of a step: late calls that are closer to each other are one event
+// Parts of a step: late calls that are closer to each other are one event.
+constexpr double kOneEvent = 0.75;
+// Parts of the window.
 constexpr double kWholeWindow = 0.8;
-constexpr double kRecently = 0.25;  // parts of the window
+constexpr double kRecently = 0.25;
 constexpr double kRecentlyEnough = 0.5;
 constexpr std::size_t kLagsKept = 64;
 constexpr std::size_t kClockSamples = 12;
 constexpr Nanoseconds kClockJump = std::chrono::milliseconds(10);
-constexpr int kClockDrift =
-    2000;  // clocks go apart by one in so many: as fast as a clock is set right
+// Clocks go apart by one in so many: as fast as a clock is set right.
+constexpr int kClockDrift = 2000;
 
 struct Interval {
   Nanoseconds begin{};
@@ -209,7 +210,7 @@ Nanoseconds LagCore::Waits::until(Nanoseconds at) const {
   return sums[place] + std::min(at, ends[place]) - begins[place];
 }
 
-void LagCore::note_ranks(Nanoseconds now, const std::vector<NodeArrivals>& nodes) {
+void LagCore::note_ranks(const std::vector<NodeArrivals>& nodes) {
   for (const NodeArrivals& node : nodes) {
     for (const RankArrivals& rank : node.ranks) {
       std::uint64_t messages = 0;
@@ -217,18 +218,18 @@ void LagCore::note_ranks(Nanoseconds now, const std::vector<NodeArrivals>& nodes
         if (group.is_channel) messages += group.entered;
       }
       Messages& known = messages_[rank.rank];
-      if (std::exchange(known.calls, messages) < messages) known.at = now;
+      if (std::exchange(known.calls, messages) < messages) known.at = now_;
       if (!rank.steps) continue;
       const std::int64_t steps = std::max<std::int64_t>(*rank.steps, 0);
       auto& counts = step_counts_[rank.rank];
       if (!counts.empty() && steps < counts.back().steps) counts.clear();  // it began anew
-      // One that stands still has the time at which it came there, and that of now.
+      // One that stands still has the time at which it came there, and that of now_.
       const bool stands = counts.size() > 1 && counts.back().steps == steps &&
                           counts[counts.size() - 2].steps == steps;
       if (stands) counts.pop_back();
-      counts.push_back({now, steps});
+      counts.push_back({now_, steps});
       // Slow ones need more than a window for one.
-      while (counts.size() > 2 && counts[1].at < now - window_ &&
+      while (counts.size() > 2 && counts[1].at < now_ - window_ &&
              counts[1].steps < counts.back().steps) {
         counts.pop_front();
       }
@@ -285,7 +286,7 @@ std::optional<std::map<int, Nanoseconds>> LagCore::late_in(const Groups& groups,
   return late;
 }
 
-void LagCore::take(Nanoseconds now, const Groups& groups, const Key& key, Judged& judged) {
+void LagCore::take(const Groups& groups, const Key& key, Judged& judged) {
   const Group& group = groups.all.at(key);
   const auto& calls = group.calls;
   judged.ranks = group.ranks;
@@ -301,7 +302,7 @@ void LagCore::take(Nanoseconds now, const Groups& groups, const Key& key, Judged
   };
   const Nanoseconds least = std::max({part_of(step.value_or(judged.call_time), kLeastShareOfStep),
                                       Nanoseconds(kLeast), group.clock_error});
-  Look look{.at = now};
+  Look look{.at = now_};
   for (std::size_t index = 0; index < calls.size(); ++index) {
     const Call& call = calls[index];
     if (call.number <= judged.seen) continue;
@@ -341,18 +342,18 @@ void LagCore::take(Nanoseconds now, const Groups& groups, const Key& key, Judged
 
 std::vector<SlowRank> LagCore::look(Nanoseconds now, const std::vector<NodeArrivals>& nodes) {
   now_ = now;
-  note_ranks(now, nodes);
+  note_ranks(nodes);
   const Groups groups = complete_calls(nodes);
-  for (const auto& [key, group] : groups.all) take(now, groups, key, judged_[key]);
+  for (const auto& [key, group] : groups.all) take(groups, key, judged_[key]);
   for (auto& [key, judged] : judged_) {
-    while (!judged.looks.empty() && judged.looks.front().at < now - kWindowsKept * window_) {
+    while (!judged.looks.empty() && judged.looks.front().at < now_ - kWindowsKept * window_) {
       judged.looks.pop_front();
     }
   }
   std::erase_if(judged_, [](const auto& each) { return each.second.looks.empty(); });
-  note_times(now, groups);
+  note_times(groups);
   const std::map<int, SlowRank> before = slow_;
-  judge(now);
+  judge();
   std::vector<SlowRank> added;
   for (const auto& [rank, slow] : slow_) {
     if (!before.contains(rank)) added.push_back(slow);
@@ -360,7 +361,7 @@ std::vector<SlowRank> LagCore::look(Nanoseconds now, const std::vector<NodeArriv
   return added;
 }
 
-void LagCore::judge(Nanoseconds now) {
+void LagCore::judge() {
   const auto step = step_time();
   std::map<int, SlowRank> slow;
   for (const auto& [key, judged] : judged_) {
@@ -368,9 +369,9 @@ void LagCore::judge(Nanoseconds now) {
     double steps = 0;
     Nanoseconds waited{};
     std::map<int, Late> late;
-    Nanoseconds since = now;
+    Nanoseconds since = now_;
     for (const Look& each : judged.looks | std::views::reverse) {
-      if (each.at < now - window_ && steps >= kSteps) break;
+      if (each.at < now_ - window_ && steps >= kSteps) break;
       since = each.at;
       steps += each.steps;
       waited += each.waited;
@@ -385,12 +386,12 @@ void LagCore::judge(Nanoseconds now) {
     // A rank that was named stays so for longer than it takes until more is known of it.
     const auto is_recent = [&](double part) {
       const auto since_then = std::chrono::duration_cast<Nanoseconds>(window_ * part);
-      return judged.looks.back().at >= now - std::max(since_then, 3 * step_length);
+      return judged.looks.back().at >= now_ - std::max(since_then, 3 * step_length);
     };
     if (!is_recent(kRecentlyEnough)) continue;
     const bool is_known =
         steps >= kSteps && is_recent(kRecently) &&
-        since <= now - std::chrono::duration_cast<Nanoseconds>(window_ * kWholeWindow);
+        since <= now_ - std::chrono::duration_cast<Nanoseconds>(window_ * kWholeWindow);
     const auto share_with = [&](int rank) {
       const auto found = late.find(rank);
       if (found == late.end() || steps <= 0) return 0.0;
@@ -425,7 +426,7 @@ std::vector<SlowRank> LagCore::slow() const {
 
 // ---- where the time goes
 
-void LagCore::note_times(Nanoseconds now, const Groups& groups) {
+void LagCore::note_times(const Groups& groups) {
   struct Seen {
     std::vector<Interval> in_calls;
     std::vector<Interval> waits;
@@ -453,11 +454,11 @@ void LagCore::note_times(Nanoseconds now, const Groups& groups) {
   }
   for (auto& [rank, its] : seen) {
     auto& shares = shares_[rank];
-    its.span.begin = std::max(its.span.begin, now - window_);
+    its.span.begin = std::max(its.span.begin, now_ - window_);
     if (!shares.empty()) its.span.begin = std::max(its.span.begin, shares.back().until);
     its.span.end = std::min(its.span.end, its.open);
     if (its.span.end <= its.span.begin) continue;
-    shares.push_back({.at = now,
+    shares.push_back({.at = now_,
                       .until = its.span.end,
                       .span = its.span.end - its.span.begin,
                       .in_calls = covered(std::move(its.in_calls), its.span),
@@ -466,7 +467,7 @@ void LagCore::note_times(Nanoseconds now, const Groups& groups) {
   }
   times_.clear();
   for (auto& [rank, shares] : shares_) {
-    while (!shares.empty() && shares.front().at < now - window_) shares.pop_front();
+    while (!shares.empty() && shares.front().at < now_ - window_) shares.pop_front();
     if (shares.empty()) continue;
     Share sum;
     for (const Share& each : shares) {

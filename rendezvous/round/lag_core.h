@@ -187,18 +187,18 @@ class LagCore {
 
   static Groups complete_calls(const std::vector<NodeArrivals>& nodes);
   static std::map<int, Waits> waits_of(const std::map<Key, Group>& groups);
-  void note_ranks(Nanoseconds now, const std::vector<NodeArrivals>& nodes);
-  void note_times(Nanoseconds now, const Groups& groups);
+  void note_ranks(const std::vector<NodeArrivals>& nodes);
+  void note_times(const Groups& groups);
   std::optional<Nanoseconds> step_time() const;
-  void take(Nanoseconds now, const Groups& groups, const Key& key, Judged& judged);
+  void take(const Groups& groups, const Key& key, Judged& judged);
   // Nothing: it is not known.
   std::optional<std::map<int, Nanoseconds>> late_in(const Groups& groups, const Group& group,
                                                     std::size_t index, Nanoseconds least) const;
-  void judge(Nanoseconds now);
+  void judge();
   bool is_messenger(int rank) const;
 
   const Nanoseconds window_;
-  Nanoseconds now_{};
+  Nanoseconds now_{};  // when this look began
   std::map<Key, Judged> judged_;
   struct Messages {
     std::uint64_t calls = 0;

@@ -387,7 +387,7 @@ class Sampler:
         self._may_read_at = 0.0
         every = os.environ.get(_ARRIVALS_EVERY, "")
         self._arrivals_every_s = int(every) / 1000 if every.isdecimal() else 0
-        self._arrivals_slot = 0
+        self._arrivals_slot, self._arrivals_at = 0, 0.0
 
     def look(self):
         """The seconds until the next look; None: nothing is left to do here."""
@@ -506,12 +506,12 @@ class Sampler:
         slot, after = divmod(time.time(), self._arrivals_every_s)
         if after > max(_ARRIVALS_WITHIN_S, self._arrivals_every_s / 8):
             return
-        if slot == self._arrivals_slot or all(each.arrived == each.seen - each.messages for each in self._groups.values()):
+        if slot == self._arrivals_slot or all(each.moved_at < self._arrivals_at for each in self._groups.values()):
             return
         # In a job on GPUs these are the lesser part of its calls, and nothing is known here of its messages.
         if any("nccl" in str(backend) for backend, _ in list(self._c10d._world.pg_map.values())):
             return
-        self._arrivals_slot = slot
+        self._arrivals_slot, self._arrivals_at = slot, time.monotonic()
         text = self._flight_recorder()
         if len(text) > _ARRIVALS_TEXT_MAX:
             self._arrivals_every_s = 0

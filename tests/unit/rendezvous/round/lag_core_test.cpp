@@ -387,6 +387,13 @@ class Calls {
       at_.try_emplace(ranks[i], 1);
     }
   }
+  // 0 1 and 2 3 compute together; 0 2 and 1 3 have the same part of the model.
+  void add_pairs_and_gradients_across() {
+    add_group(1, {0, 1});
+    add_group(2, {2, 3});
+    add_group(3, {0, 2});
+    add_group(4, {1, 3});
+  }
   void compute(int rank, double ms) { at_[rank] += ms; }
   void compute_all(double ms) {
     for (auto& [rank, at] : at_) at += ms;
@@ -428,6 +435,13 @@ class Calls {
       found[each.rank] = now / 1000;
     }
   }
+  // All compute for 60 ms, and rank 0 for longer.
+  void step_with_one_call(std::uint64_t group, double late) {
+    compute_all(60);
+    compute(0, late);
+    call(group);
+    step();
+  }
   double now_s() const { return at_.begin()->second / 1000; }
 
   std::size_t most = 256;
@@ -455,10 +469,7 @@ class Calls {
 // rank 0 waits for it, and is late for rank 2 because of that.
 TEST(LagCoreTest, NamesNoRankThatWaitsForTheSlowOne) {
   Calls job;
-  job.add_group(1, {0, 1});
-  job.add_group(2, {2, 3});
-  job.add_group(3, {0, 2});
-  job.add_group(4, {1, 3});
+  job.add_pairs_and_gradients_across();
   while (job.now_s() < 200) {
     for (int layer = 0; layer < 4; ++layer) {
       job.compute_all(20);
@@ -476,10 +487,7 @@ TEST(LagCoreTest, NamesNoRankThatWaitsForTheSlowOne) {
 // Rank 0 of a pair loads, and sends the batch to the other one, which is then late for its own peer.
 TEST(LagCoreTest, NamesNoRankThatWaitsForABroadcast) {
   Calls job;
-  job.add_group(1, {0, 1});
-  job.add_group(2, {2, 3});
-  job.add_group(3, {0, 2});
-  job.add_group(4, {1, 3});
+  job.add_pairs_and_gradients_across();
   while (job.now_s() < 200) {
     job.compute(0, 50);
     job.call(1, 0);
@@ -512,15 +520,10 @@ TEST(LagCoreTest, ForgetsAGroupThatMakesNoCallsAnyMore) {
   job.add_group(1, {0, 1});
   job.add_group(2, {0, 1});
   while (job.now_s() < 40) {
-    job.compute_all(60);
-    job.compute(0, 40);
-    job.call(1);
-    job.step();
+    job.step_with_one_call(1, /*late=*/40);
   }
   while (job.now_s() < 700) {
-    job.compute_all(100);
-    job.call(2);
-    job.step();
+    job.step_with_one_call(2, /*late=*/0);
     EXPECT_THAT(job.found, IsEmpty());
   }
 }
@@ -530,16 +533,11 @@ TEST(LagCoreTest, CallsNoRankSlowOfWhichNothingIsKnownAnyMore) {
   job.add_group(1, {0, 1});
   job.add_group(2, {0, 1});
   while (job.now_s() < 120) {
-    job.compute_all(60);
-    job.compute(0, 40);
-    job.call(1);
-    job.step();
+    job.step_with_one_call(1, /*late=*/40);
   }
   EXPECT_EQ(job.core.slow().size(), 1U);
   while (job.now_s() < 160) {
-    job.compute_all(100);
-    job.call(2);
-    job.step();
+    job.step_with_one_call(2, /*late=*/0);
   }
   EXPECT_THAT(job.core.slow(), IsEmpty());
 }
