@@ -1,7 +1,6 @@
 #include "launcher/ctl/status_screen.h"
 
 #include <algorithm>
-#include <cmath>
 #include <map>
 #include <vector>
 
@@ -270,9 +269,8 @@ std::string late_of(const WorkerStatus& worker,
                     const std::map<int, const agent::RankTimesStatus*>& times) {
   const auto found = times.find(worker.rank);
   if (found == times.end()) return "-";
-  const auto percent = std::lround(found->second->late * 100);
-  if (percent == 0) return "0 %";
-  return time_in_words(found->second->lag) + " in " + std::to_string(percent) + " %";
+  const std::string share = percent(found->second->late);
+  return share == "0 %" ? share : time_in_words(found->second->lag) + " in " + share;
 }
 
 // The first few of the program's own values.
@@ -320,15 +318,20 @@ std::string workers(const JobStatus& status, std::size_t rows_max) {
   }
   std::ranges::stable_sort(all, {}, [](const Shown& each) { return each.worker->rank; });
   const std::map<int, const agent::RankTimesStatus*> times = times_of(status);
-  std::vector<Row> rows{{"RANK", "NODE", "PID", "DEVICE", "STATE", "STEP", "LAST", "LATE"}};
+  // The column LATE is there when one rank's times are known.
+  Row names{"RANK", "NODE", "PID", "DEVICE", "STATE", "STEP", "LAST"};
+  if (!times.empty()) names.emplace_back("LATE");
+  std::vector<Row> rows{names};
   for (const Shown& each : all) {
     const WorkerStatus& worker = *each.worker;
     rows.push_back({std::to_string(worker.rank), printable(each.node->host),
                     worker.pid == 0 ? "-" : std::to_string(worker.pid),
                     worker.device.empty() ? "-" : printable(worker.device), state_of(worker),
-                    step_of(worker), last_of(worker), late_of(worker, times), values_of(worker)});
+                    step_of(worker), last_of(worker)});
+    if (!times.empty()) rows.back().push_back(late_of(worker, times));
+    rows.back().push_back(values_of(worker));
   }
-  text += table(rows, "rlrllrrrl");
+  text += table(rows, times.empty() ? "rlrllrrl" : "rlrllrrrl");
   if (left_out > 0) text += "  … and " + counted(left_out, "more worker") + " (--all)\n";
   return text;
 }

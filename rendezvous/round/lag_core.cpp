@@ -1,12 +1,12 @@
 #include "rendezvous/round/lag_core.h"
 
 #include <algorithm>
-#include <cmath>
 #include <ranges>
 #include <tuple>
 #include <utility>
 
 #include "rendezvous/common/text/durations.h"
+#include "rendezvous/common/text/lists.h"
 
 namespace ddprun::rdzv {
 namespace {
@@ -59,8 +59,6 @@ double share_of(Nanoseconds part, Nanoseconds whole) {
              ? 0
              : static_cast<double>(part.count()) / static_cast<double>(whole.count());
 }
-
-std::string percent(double share) { return std::to_string(std::lround(share * 100)) + " %"; }
 
 }  // namespace
 

@@ -41,4 +41,9 @@ inline std::string counted(std::int64_t count, const std::string& what) {
   return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
 }
 
+// "93 %" for 0.93, rounded to the nearest. Without std::lround: no program needs libm.
+inline std::string percent(double share) {
+  return std::to_string(static_cast<int>(share * 100 + 0.5)) + " %";
+}
+
 }  // namespace ddprun
