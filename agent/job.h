@@ -147,7 +147,9 @@ struct Job {
   Environment environment;  // the launcher's own, which workers inherit
   OutputSpec output;
   EventSpec events;
-  std::optional<std::uint16_t> metrics_port;  // on loopback; 0: any free port; none: no metrics
+  // Where metrics are served: a numeric address, on which other machines can read them unless it is loopback; port 0: any
+  // free one. None: nowhere.
+  std::optional<rdzv::Endpoint> metrics;
   std::chrono::milliseconds shutdown_timeout{30'000};  // from the stop signal to SIGKILL
   // The same after a worker failed or a node was lost, at most shutdown_timeout; none: NodeCore decides by what the
   // workers do.

@@ -12,6 +12,7 @@
 #include "rendezvous/common/loop/lifetime.h"
 #include "rendezvous/common/loop/timer.h"
 #include "rendezvous/net/listener.h"
+#include "rendezvous/net/socket_address.h"
 
 namespace ddprun::agent {
 namespace {
@@ -38,8 +39,8 @@ class Server final : public HttpServer {
       : handler(std::move(the_handler)), limits(the_limits), acceptor_(io), pause_(io) {}
   ~Server() override;
 
-  Result<void> listen(std::uint16_t port);
-  std::uint16_t port() const override { return port_; }
+  Result<void> listen(const rdzv::Endpoint& at);
+  const rdzv::Endpoint& bound() const override { return bound_; }
   void forget(const std::shared_ptr<Connection>& connection) { connections_.erase(connection); }
   bool has_room_for_a_stream() const;
 
@@ -52,7 +53,7 @@ class Server final : public HttpServer {
 
   tcp::acceptor acceptor_;
   Timer pause_;
-  std::uint16_t port_ = 0;
+  rdzv::Endpoint bound_;
   std::unordered_set<std::shared_ptr<Connection>> connections_;
   const Lifetime lifetime_;
 };
@@ -70,7 +71,11 @@ class Connection final : public HttpExchange, public std::enable_shared_from_thi
 
  public:
   Connection(tcp::socket socket, Server& server)
-      : server_(&server), socket_(std::move(socket)), deadline_(socket_.get_executor()) {}
+      : server_(&server), socket_(std::move(socket)), deadline_(socket_.get_executor()) {
+    error_code ec;
+    const auto own = socket_.local_endpoint(ec);
+    is_over_loopback_ = !ec && rdzv::socket_address(own.data()).is_loopback();
+  }
 
   void start() { await_request(server_->limits.request); }
 
@@ -90,6 +95,7 @@ class Connection final : public HttpExchange, public std::enable_shared_from_thi
   // ---- HttpExchange
 
   const std::string& path() const override { return path_; }
+  bool is_over_loopback() const override { return is_over_loopback_; }
   bool is_open() const override { return server_ != nullptr; }
   bool is_busy() const override { return is_writing_; }
 
@@ -187,7 +193,8 @@ class Connection final : public HttpExchange, public std::enable_shared_from_thi
     if (parser_->chunked() || parser_->content_length_remaining().value_or(0) > 0) {
       return refuse(400, "a GET request with a body is refused");
     }
-    if (request.count(http::field::host) != 1 || !is_loopback_host(request[http::field::host])) {
+    if (is_over_loopback_ &&
+        (request.count(http::field::host) != 1 || !is_loopback_host(request[http::field::host]))) {
       return refuse(403, "use the host name localhost or 127.0.0.1, also through a tunnel");
     }
     const std::string_view target = request.target();
@@ -260,6 +267,7 @@ class Connection final : public HttpExchange, public std::enable_shared_from_thi
   std::optional<http::request_parser<http::empty_body>> parser_;
   std::array<char, 4096> unread_;
   std::string path_;
+  bool is_over_loopback_ = false;
   bool is_late_ = false;
   bool is_head_ = false;
   bool keeps_alive_ = false;
@@ -270,12 +278,13 @@ class Connection final : public HttpExchange, public std::enable_shared_from_thi
 
 // ---- the server ---------------------------------------------------------------------------------
 
-Result<void> Server::listen(std::uint16_t port) {
-  auto listener = rdzv::open_listener({.address = "127.0.0.1", .port = port});
+Result<void> Server::listen(const rdzv::Endpoint& at) {
+  auto listener = rdzv::open_listener({.address = at.host, .port = at.port});
   if (!listener) return fail(std::move(listener.error()));
-  port_ = listener->bound.port;
+  bound_ = listener->bound;
+  const bool is_ipv6 = bound_.host.find(':') != std::string::npos;
   error_code ec;
-  acceptor_.assign(tcp::v4(), listener->socket.get(), ec);
+  acceptor_.assign(is_ipv6 ? tcp::v6() : tcp::v4(), listener->socket.get(), ec);
   if (ec) return fail(error_from_errno(ec.value(), "the listening socket"));
   std::ignore = listener->socket.release();
   accept();
@@ -317,10 +326,11 @@ Server::~Server() {
 
 }  // namespace
 
-Result<std::unique_ptr<HttpServer>> HttpServer::start(asio::io_context& io, std::uint16_t port,
-                                                      Handler handler, HttpServerLimits limits) {
+Result<std::unique_ptr<HttpServer>> HttpServer::start(asio::io_context& io,
+                                                      const rdzv::Endpoint& at, Handler handler,
+                                                      HttpServerLimits limits) {
   auto server = std::make_unique<Server>(io, std::move(handler), limits);
-  if (auto listening = server->listen(port); !listening) return fail(std::move(listening.error()));
+  if (auto listening = server->listen(at); !listening) return fail(std::move(listening.error()));
   return server;
 }
 

@@ -1,9 +1,12 @@
-// A small HTTP server for people and programs of this machine (--metrics-port): GET and HEAD, and
-// streams of server-sent events, on loopback only, which every user of this machine can reach.
-// Nothing blocks, and whatever a client does is limited in bytes, connections and time.
+// A small HTTP server for people and programs (--metrics-port): GET and HEAD, and streams of
+// server-sent events, on loopback, which every user of this machine can reach, or on another address
+// of this machine (--metrics-address). Nothing blocks, and whatever a client does is limited in
+// bytes, connections and time.
 //
-// Another web site in a browser of this machine must not be able to read it: no CORS header is
-// sent, and against DNS rebinding only a Host header with a name of loopback is answered.
+// Another web site in a browser of this machine must not be able to read what is for this machine
+// only: no CORS header is sent, and against DNS rebinding a request over loopback is answered only
+// if its Host header has a name of loopback. A request over another address may come from any host
+// that reaches that address: the handler decides what such a client gets.
 //
 // Owned by its user; event loop only, like the handler and the exchanges.
 #pragma once
@@ -11,7 +14,6 @@
 #include <boost/asio/io_context.hpp>
 #include <chrono>
 #include <cstddef>
-#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -19,6 +21,7 @@
 #include <utility>
 #include <vector>
 
+#include "rendezvous/common/endpoint.h"
 #include "rendezvous/common/result.h"
 
 namespace ddprun::agent {
@@ -46,6 +49,7 @@ class HttpExchange {
   virtual ~HttpExchange() = default;
 
   virtual const std::string& path() const = 0;  // begins with '/', without the query
+  virtual bool is_over_loopback() const = 0;    // the client is on this machine
   virtual void reply(Reply reply) = 0;
 
   // False: there are too many streams already, and the client got an answer that says so.
@@ -62,12 +66,13 @@ class HttpServer {
  public:
   using Handler = std::function<void(std::shared_ptr<HttpExchange>)>;
 
-  // Bound to 127.0.0.1 and listening when it returns; port 0: the kernel chooses.
-  static Result<std::unique_ptr<HttpServer>> start(boost::asio::io_context& io, std::uint16_t port,
-                                                   Handler handler, HttpServerLimits limits = {});
+  // Listening when it returns, at a numeric address; port 0: the kernel chooses.
+  static Result<std::unique_ptr<HttpServer>> start(boost::asio::io_context& io,
+                                                   const rdzv::Endpoint& at, Handler handler,
+                                                   HttpServerLimits limits = {});
   virtual ~HttpServer() = default;  // closes every connection
 
-  virtual std::uint16_t port() const = 0;
+  virtual const rdzv::Endpoint& bound() const = 0;
 };
 
 // Whether a Host header has one of loopback's names, with any port (a tunnel has its own). Pure.

@@ -11,6 +11,7 @@
 #include <string>
 #include <utility>
 
+#include "agent/dashboard/health.h"
 #include "agent/dashboard/page.h"
 #include "agent/dashboard/prometheus_text.h"
 
@@ -41,12 +42,12 @@ std::shared_ptr<const std::string> event_of(const std::string& json) {
 }  // namespace
 
 Result<std::unique_ptr<MetricsServer>> MetricsServer::start(boost::asio::io_context& io,
-                                                            std::uint16_t port, JobView& job,
+                                                            const rdzv::Endpoint& at, JobView& job,
                                                             JobIdentity labels,
                                                             HttpServerLimits limits) {
   std::unique_ptr<MetricsServer> made(new MetricsServer(io, job, std::move(labels)));
   auto http = HttpServer::start(
-      io, port,
+      io, at,
       [server = made.get()](std::shared_ptr<HttpExchange> exchange) { server->serve(exchange); },
       limits);
   if (!http) return fail(std::move(http.error()));
@@ -62,17 +63,30 @@ MetricsServer::MetricsServer(boost::asio::io_context& io, JobView& job, JobIdent
 
 void MetricsServer::serve(const std::shared_ptr<HttpExchange>& exchange) {
   const std::string& path = exchange->path();
-  if (path == "/") return serve_page(*exchange);
   if (path == "/metrics") {
     return exchange->reply({.content_type = std::string(kPrometheusContentType),
                             .body = metrics_text(job_.node_status(), labels_)});
   }
+  if (path == "/healthz" || path == "/livez") {
+    const Health health = health_of(job_.node_status());
+    const bool is_well = path == "/livez" ? health.is_alive : health.is_well;
+    return exchange->reply({.status = is_well ? 200U : 503U, .body = health.sentence + "\n"});
+  }
+  if (!exchange->is_over_loopback()) {
+    return exchange->reply({.status = path == "/" || path == "/events" ? 403U : 404U,
+                            .body =
+                                "other machines get /metrics, /healthz and /livez here; the live "
+                                "page is for this machine only, also through ssh -L\n"});
+  }
+  if (path == "/") return serve_page(*exchange);
   if (path == "/events") {
     if (!exchange->begin_events()) return;
     viewers_.push_back({exchange});
     return something_happened();
   }
-  exchange->reply({.status = 404, .body = "there is / for people and /metrics for Prometheus\n"});
+  exchange->reply(
+      {.status = 404,
+       .body = "there is / for people, /metrics for Prometheus, /healthz and /livez for probes\n"});
 }
 
 void MetricsServer::serve_page(HttpExchange& exchange) const {

@@ -1,5 +1,6 @@
-// --metrics-port: /metrics for Prometheus (this node only), and at / a live page for people, which
-// gets changes over /events. While a page is open, all nodes are asked once a second and soon after
+// --metrics-port: /metrics for Prometheus and /healthz and /livez for probes (this node only), and at
+// / a live page for people, which gets changes over /events. Other machines, which reach it with
+// --metrics-address, do not get the page. While a page is open, all nodes are asked once a second and soon after
 // an event; else it wakes up once a second, to continue the curve of the loss.
 //
 // Owned by QueryPort, event loop only. A failure here must not end the job.
@@ -7,7 +8,6 @@
 
 #include <boost/asio/io_context.hpp>
 #include <chrono>
-#include <cstdint>
 #include <memory>
 #include <string_view>
 #include <vector>
@@ -16,6 +16,7 @@
 #include "agent/dashboard/http_server.h"
 #include "agent/dashboard/metrics.h"
 #include "agent/status/job_view.h"
+#include "rendezvous/common/endpoint.h"
 #include "rendezvous/common/loop/lifetime.h"
 #include "rendezvous/common/loop/timer.h"
 #include "rendezvous/common/result.h"
@@ -25,11 +26,11 @@ namespace ddprun::agent {
 class MetricsServer {
  public:
   static Result<std::unique_ptr<MetricsServer>> start(boost::asio::io_context& io,
-                                                      std::uint16_t port, JobView& job,
+                                                      const rdzv::Endpoint& at, JobView& job,
                                                       JobIdentity labels,
                                                       HttpServerLimits limits = {});
 
-  std::uint16_t port() const { return http_->port(); }
+  const rdzv::Endpoint& bound() const { return http_->bound(); }
 
   // Sends the last message to the open pages: how the job ended.
   void over(std::string_view sentence);

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "agent/core/leader_config.h"
+#include "rendezvous/net/socket_address.h"
 
 namespace ddprun::agent {
 
@@ -25,21 +26,29 @@ void QueryPort::open() {
     parts_.log.write(is_wrong ? Log::Level::kWarning : Log::Level::kInfo,
                      "ddpctl cannot reach this job: " + opened.error().to_string());
   }
-  if (const auto port = parts_.job.metrics_port) open_metrics(*port);
+  if (parts_.job.metrics) open_metrics(*parts_.job.metrics);
 }
 
 // If the port is taken, warn and continue: the job can train without it.
-void QueryPort::open_metrics(std::uint16_t port) {
-  auto server = MetricsServer::start(parts_.io, port, query_, query_.identity());
+void QueryPort::open_metrics(const rdzv::Endpoint& at) {
+  auto server = MetricsServer::start(parts_.io, at, query_, query_.identity());
   if (!server) {
-    return parts_.log.warn("--metrics-port=" + std::to_string(port) + ": " +
+    return parts_.log.warn("--metrics-port=" + std::to_string(at.port) + ": " +
                            server.error().to_string() + "; the job runs without metrics");
   }
   metrics_ = *std::move(server);
-  const std::string own = "127.0.0.1:" + std::to_string(metrics_->port());
+  const rdzv::Endpoint& bound = metrics_->bound();
+  if (!rdzv::is_loopback(bound.host)) {
+    const bool is_any = bound.host == "0.0.0.0" || bound.host == "::";
+    const rdzv::Endpoint shown{is_any ? parts_.host : bound.host, bound.port};
+    return parts_.log.warn("metrics: http://" + shown.to_string() +
+                           "/metrics, with /healthz and /livez, for every machine that reaches "
+                           "this address");
+  }
+  const std::string own = bound.to_string();
   parts_.log.warn("metrics and a live page: http://" + own +
-                  "/ (from your own machine first: ssh -L " + std::to_string(metrics_->port()) +
-                  ":" + own + " " + parts_.host + ")");
+                  "/ (from your own machine first: ssh -L " + std::to_string(bound.port) + ":" +
+                  own + " " + parts_.host + ")");
 }
 
 void QueryPort::over(std::string_view headline) {

@@ -33,7 +33,7 @@ class QueryPort {
   void over(std::string_view headline);
 
  private:
-  void open_metrics(std::uint16_t port);
+  void open_metrics(const rdzv::Endpoint& at);
 
   const AgentParts parts_;
   JobQuery query_;

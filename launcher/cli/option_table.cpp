@@ -122,8 +122,13 @@ constexpr std::array<OptionSpec, kOptionCount> kTable{{
      "console: torchrun's event records on stderr", kValue, kPetAndOwn, '\0',
      "null|console|dynamic_rendezvous"},
     {kMetricsPort, "metrics-port", "PORT", "",
-     "serve Prometheus metrics at /metrics and a live page at / on this port of 127.0.0.1; 0: a "
-     "free port, which is printed",
+     "serve Prometheus metrics at /metrics, /healthz and /livez for probes, and a live page at / "
+     "on "
+     "this port; 0: a free port, which is printed",
+     kValue, kOwn},
+    {kMetricsAddress, "metrics-address", "ADDRESS", "127.0.0.1",
+     "where --metrics-port listens: 0.0.0.0 or an address of this machine lets all other machines "
+     "that reach it read metrics and health, without the page",
      kValue, kOwn},
     {kSignalsToHandle, "signals-to-handle", "NAME,...", "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
      "signals that stop the job; they are passed on to the workers", kList},

@@ -45,6 +45,7 @@ enum class OptionId {
   kRecord,
   kEventLogHandler,
   kMetricsPort,
+  kMetricsAddress,
   kSignalsToHandle,
   kPreemptSignal,
   kPreemptNotice,

@@ -24,6 +24,7 @@
 #include "rendezvous/common/parse_number.h"
 #include "rendezvous/common/text/lists.h"
 #include "rendezvous/common/unique_fd.h"
+#include "rendezvous/net/socket_address.h"
 
 namespace ddprun::cli {
 namespace {
@@ -350,13 +351,7 @@ class Planner {
 
   // Where else the agent reports the job: events, metrics.
   void read_listeners() {
-    if (const ResolvedOption port = option(OptionId::kMetricsPort); !port.is_default()) {
-      const int number = take_(read_integer(port, 0, std::numeric_limits<std::uint16_t>::max()));
-      plan_.job.metrics_port = static_cast<std::uint16_t>(number);
-      plan_.notes.push_back("metrics and a live page at http://127.0.0.1:" +
-                            (number == 0 ? "(chosen at the start)" : std::to_string(number)) +
-                            "/, for every user of this machine");
-    }
+    read_metrics();
     if (const auto trainer = agent::trainer_endpoint(environment_)) {
       plan_.notes.push_back("Kubeflow Trainer is told of the progress at " + trainer->url + " (" +
                             trainer->url_variable + ")");
@@ -365,6 +360,28 @@ class Planner {
       plan_.notes.push_back("the service manager is told of the job at " + *socket +
                             " (NOTIFY_SOCKET)");
     }
+  }
+
+  void read_metrics() {
+    const ResolvedOption port = option(OptionId::kMetricsPort);
+    const ResolvedOption address = option(OptionId::kMetricsAddress);
+    if (port.is_default()) {
+      if (!address.is_default()) refuse(address, "give --metrics-port, too; it is the port there");
+      return;
+    }
+    const int number = take_(read_integer(port, 0, std::numeric_limits<std::uint16_t>::max()));
+    if (!rdzv::parse_numeric(address.text())) {
+      refuse(address,
+             "give a numeric address of this machine, 0.0.0.0 for all of its IPv4 addresses, or :: "
+             "for IPv6, too");
+    }
+    plan_.job.metrics = {address.text(), static_cast<std::uint16_t>(number)};
+    const std::string shown = number == 0 ? "a port chosen at the start, " + address.text()
+                                          : "http://" + plan_.job.metrics->to_string() + "/";
+    plan_.notes.push_back(
+        rdzv::is_loopback(address.text())
+            ? "metrics and a live page at " + shown + ", for every user of this machine"
+            : "metrics at " + shown + ", for every machine that reaches this address");
   }
 
   void read_end() {

@@ -255,7 +255,7 @@ boost::json::object job_object(const agent::Job& job) {
           {"master_port_last", job.store_endpoint.last_port},
           {"store_memory", job.store_endpoint.store_memory},
           {"log_dir", job.output.log_dir},
-          {"metrics_port", or_null(job.metrics_port)},
+          {"metrics", job.metrics ? boost::json::value(job.metrics->to_string()) : nullptr},
           {"stop_signals", signal_names(job.stop_signals)},
           {"preempt_signal", preempt_signal},
           {"preempt_notice", preempt_notice_of(job.preempt_notice)},

@@ -39,10 +39,12 @@ ANY = object()
 META = {'name': str, 'labels': ANY, 'annotations': ANY}
 SERVICE = {'apiVersion': str, 'kind': str, 'metadata': META,
            'spec': {'clusterIP': str, 'publishNotReadyAddresses': bool, 'selector': ANY}}
+PROBE = {'httpGet': {'path': str, 'port': str}, 'periodSeconds': int, 'timeoutSeconds': int, 'failureThreshold': int}
 CONTAINER = {
     'name': str, 'image': str, 'command': [str], 'args': [str],
     'env': [{'name': str, 'value': str, 'valueFrom': {'fieldRef': {'fieldPath': str}}}],
     'ports': [{'name': str, 'containerPort': int}],
+    'readinessProbe': PROBE, 'livenessProbe': PROBE,
     'resources': {'limits': ANY, 'requests': ANY},
     'terminationMessagePath': str, 'terminationMessagePolicy': str,
     'volumeMounts': [{'name': str, 'mountPath': str, 'readOnly': bool}]}
@@ -63,7 +65,10 @@ JOB_SET = {
              'failurePolicy': {'maxRestarts': int,
                                'rules': [{'name': str, 'action': str, 'onJobFailureReasons': [str]}]},
              'replicatedJobs': [{'name': str, 'replicas': int, 'template': {'metadata': META, 'spec': JOB_SPEC}}]}}
-KINDS = {('v1', 'Service'): SERVICE, ('batch/v1', 'Job'): JOB, ('jobset.x-k8s.io/v1alpha2', 'JobSet'): JOB_SET}
+POD_MONITOR = {'apiVersion': str, 'kind': str, 'metadata': META,
+               'spec': {'selector': {'matchExpressions': [{'key': str, 'operator': str, 'values': [str]}]},
+                        'podMetricsEndpoints': [{'port': str, 'path': str, 'interval': str}]}}
+KINDS = {('monitoring.coreos.com/v1', 'PodMonitor'): POD_MONITOR, ('v1', 'Service'): SERVICE, ('batch/v1', 'Job'): JOB, ('jobset.x-k8s.io/v1alpha2', 'JobSet'): JOB_SET}
 
 
 def check_fields(value, schema, where):
@@ -146,6 +151,11 @@ def check_job(name, spec, labels, subdomain):
     volumes = {volume['name'] for volume in pod['volumes']}
     mounts = {mount['name'] for mount in container['volumeMounts']}
     check(volumes == mounts, f'{name}: {volumes} are mounted as {mounts}')
+    ports = {port['name']: port['containerPort'] for port in container['ports']}
+    for probe, path in (('readinessProbe', '/healthz'), ('livenessProbe', '/livez')):
+        check(container[probe]['httpGet'] == {'path': path, 'port': 'metrics'}, f'{name}: {probe} asks {path}')
+    check('DisruptionTarget' in str(spec['podFailurePolicy']), f'{name}: a pod that is moved away costs nothing')
+    check(spec['backoffLimit'] > 0, f'{name}: one pod that fails does not make all pods anew')
     codes = set(re.findall(r'kExit\w+ = (\d+);', (source / 'rendezvous/common/exit_codes.h').read_text()))
     for rule in spec['podFailurePolicy']['rules']:
         on_exit = rule.get('onExitCodes')
@@ -168,10 +178,12 @@ def check_job(name, spec, labels, subdomain):
               f'{name}-{index}: meets at pod 0: {seen["endpoint"]}')
         check(seen['leader'] == ('here' if index == 0 else 'elsewhere'), f'{name}-{index}: pod 0 leads')
         grace = pod['terminationGracePeriodSeconds'] * 1000
+        check(plan['job']['metrics'] == f'0.0.0.0:{ports["metrics"]}', f'{name}: kubelet reaches the probes\' port')
         check(plan['job']['shutdown_timeout_ms'] + 10_000 <= grace, f'{name}: a stop fits into {grace} ms')
     return plan
 
 
+jobs = set()
 for path in sorted(folder.glob('*.yaml')):
     documents = list(yaml.load_all(path.read_text(), Loader))
     for document in documents:
@@ -188,14 +200,21 @@ for path in sorted(folder.glob('*.yaml')):
         check(service['metadata']['name'] == job['spec']['template']['spec']['subdomain'] == name,
               'service, subdomain and job have one name')
         check_job(name, job['spec'], {}, subdomain=name)
+        jobs.add(name)
     if 'JobSet' in by_kind:
         spec, name = by_kind['JobSet']['spec'], by_kind['JobSet']['metadata']['name']
         (replicated,) = spec['replicatedJobs']
         check(spec['network']['enableDNSHostnames'] and 'subdomain' not in spec['network'], 'pods have names')
         labels = {'jobset.sigs.k8s.io/jobset-name': name, 'jobset.sigs.k8s.io/restart-attempt': '2'}
+        jobs.add(f'{name}-{replicated["name"]}-0')
         plan = check_job(f'{name}-{replicated["name"]}-0', replicated['template']['spec'], labels, subdomain=name)
         check(plan and plan['job']['run_id'] == f'{name}-2', 'the run id is that of the attempt')
     print(path.name, 'was checked')
+
+monitor = yaml.safe_load((folder / 'podmonitor.yaml').read_text())['spec']
+(selected,) = monitor['selector']['matchExpressions']
+check(set(selected['values']) == jobs, f'{selected} selects the pods of {jobs}')
+check(monitor['podMetricsEndpoints'][0]['port'] == 'metrics', 'the monitor scrapes the port of the metrics')
 
 # ---- the Dockerfile
 

@@ -6,6 +6,8 @@
 
 #include <chrono>
 #include <csignal>
+#include <cstdlib>
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <thread>
@@ -14,6 +16,8 @@
 
 #include "rendezvous/store_client/store_client.h"
 #include "tests/support/cluster.h"
+#include "tests/support/raw_http.h"
+#include "tests/support/temporary_tree.h"
 
 namespace ddprun::test {
 namespace {
@@ -27,6 +31,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 using ::testing::Pair;
+using ::testing::StartsWith;
 
 // What the architecture promises, by default settings; the machine may be busy with other tests.
 constexpr seconds kSilenceIsNoticedWithin{10};
@@ -517,6 +522,57 @@ TEST_F(NetworkTest, EightNodesGoThroughAllOfItInTurn) {
     ASSERT_GE(cluster.next_round(node + 1), after_the_cut + 1) << cluster.told();
   }
   expect_restart_to(cluster.last_round() + 1, 8);
+  expect_good_end();
+}
+
+// ---- metrics that other machines read
+
+TEST_F(NetworkTest, APrometheusOfAnotherMachineScrapesAllNodesAndProbesAreAnswered) {
+  if (std::system("command -v prometheus >/dev/null 2>&1") != 0) {
+    GTEST_SKIP() << "prometheus is not installed; scripts/setup installs it";
+  }
+  constexpr int kWatcher = 2;
+  Cluster& cluster =
+      cluster_of(3, {.options = {"--metrics-port=9400", "--metrics-address=0.0.0.0"}});
+  cluster.start_all(2);
+  ASSERT_EQ(cluster.next_round(2), 0) << cluster.told();
+  EXPECT_THAT(cluster[1].err(), HasSubstr("metrics: http://node1:9400/metrics, with /healthz and "
+                                          "/livez, for every machine that reaches this address"));
+  const auto get = [&](const char* host, std::uint16_t port, const std::string& path) {
+    std::string reply;
+    network_->within(kWatcher, [&] {
+      RawHttp client(port, host);
+      client.send("GET " + path + " HTTP/1.1\r\nHost: node1:9400\r\nConnection: close\r\n\r\n");
+      reply = client.read_all();
+    });
+    return reply;
+  };
+  const std::string node = Network::address(1);
+  EXPECT_THAT(get(node.c_str(), 9400, "/healthz"), StartsWith("HTTP/1.1 200 OK\r\n"));
+  EXPECT_THAT(get(node.c_str(), 9400, "/livez"), StartsWith("HTTP/1.1 200 OK\r\n"));
+  for (const std::string page : {"/", "/events"}) {
+    EXPECT_THAT(get(node.c_str(), 9400, page),
+                AllOf(StartsWith("HTTP/1.1 403 "), HasSubstr("for this machine only")));
+  }
+  const TemporaryTree folder;
+  write_file(folder / "prometheus.yml",
+             "global: {scrape_interval: 1s}\n"
+             "scrape_configs:\n"
+             "- job_name: ddprun\n"
+             "  static_configs: [{targets: ['node0:9400', 'node1:9400']}]\n");
+  std::filesystem::create_directory(folder / "data");
+  Job prometheus(
+      {"prometheus", "--config.file=" + (folder / "prometheus.yml"),
+       "--storage.tsdb.path=" + (folder / "data"), "--web.listen-address=127.0.0.1:9090"},
+      network_->on(kWatcher));
+  std::string answer;
+  EXPECT_TRUE(prometheus.reaches([&] {
+    answer = get("127.0.0.1", 9090, "/api/v1/query?query=sum(up)%2Bmax(ddprun_world_size)");
+    return answer.find("\"4\"]") != std::string::npos;  // 2 nodes are up, and 2 ranks
+  })) << answer
+      << prometheus.err();
+  prometheus.signal(SIGTERM);
+  EXPECT_EQ(prometheus.wait(), exited(0)) << prometheus.err();
   expect_good_end();
 }
 

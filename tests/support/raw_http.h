@@ -1,4 +1,4 @@
-// An HTTP client that sends arbitrary bytes to a port of 127.0.0.1 and reads the answer. Blocking,
+// An HTTP client that sends arbitrary bytes to a port, of 127.0.0.1 by default, and reads the answer. Blocking,
 // with a deadline for each read. Owned by one test.
 #pragma once
 
@@ -17,13 +17,14 @@ namespace ddprun::test {
 
 class RawHttp {
  public:
-  explicit RawHttp(std::uint16_t port) : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+  explicit RawHttp(std::uint16_t port, const char* host = "127.0.0.1")
+      : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
     const timeval deadline{.tv_sec = 30, .tv_usec = 0};
     ::setsockopt(socket_.get(), SOL_SOCKET, SO_RCVTIMEO, &deadline, sizeof deadline);
     sockaddr_in address{};
     address.sin_family = AF_INET;
     address.sin_port = htons(port);
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    ::inet_pton(AF_INET, host, &address.sin_addr);
     is_connected_ =
         ::connect(socket_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
   }

@@ -353,12 +353,12 @@ int main(int argc, char** argv) {
   const auto live = std::ranges::find(arguments, "live");
   boost::asio::io_context io{1};
   SimulatedJob job(io, arguments.empty() ? 8 : std::stoi(arguments.front()), parses);
-  auto server = MetricsServer::start(io, 0, job, {"llm-7", "train.py", "0.1.0"});
+  auto server = MetricsServer::start(io, {"127.0.0.1", 0}, job, {"llm-7", "train.py", "0.1.0"});
   if (!server) {
     std::cerr << server.error().to_string() << "\n";
     return 1;
   }
-  std::printf("port %d\n", (*server)->port());
+  std::printf("port %d\n", (*server)->bound().port);
   std::fflush(stdout);
   boost::asio::steady_timer timer(io);
   if (live != arguments.end()) advance_every(timer, milliseconds(std::stoi(*(live + 1))), job);

@@ -31,8 +31,8 @@ class Server {
  public:
   explicit Server(HttpServerLimits limits = {}) {
     auto started = HttpServer::start(
-        io_, 0, [this](const std::shared_ptr<HttpExchange>& exchange) { answer(exchange); },
-        limits);
+        io_, {"127.0.0.1", 0},
+        [this](const std::shared_ptr<HttpExchange>& exchange) { answer(exchange); }, limits);
     if (!started) throw std::runtime_error(started.error().to_string());
     server_ = *std::move(started);
     thread_ = std::thread([this] { io_.run(); });
@@ -46,7 +46,7 @@ class Server {
     thread_.join();
   }
 
-  std::uint16_t port() const { return server_->port(); }
+  std::uint16_t port() const { return server_->bound().port; }
 
   // What the loop says; so this also shows that it is not held up.
   template <typename F>
@@ -323,7 +323,7 @@ TEST(HttpServer, TellsTheFirstStreamTooManyToComeBackLater) {
 TEST(HttpServer, APortThatIsTakenIsAnError) {
   Server server;
   boost::asio::io_context io;
-  const auto second = HttpServer::start(io, server.port(), [](const auto&) {});
+  const auto second = HttpServer::start(io, {"127.0.0.1", server.port()}, [](const auto&) {});
   ASSERT_FALSE(second);
   EXPECT_EQ(second.error().code, ErrorCode::kAddressInUse);
   EXPECT_THAT(second.error().to_string(), HasSubstr(std::to_string(server.port())));

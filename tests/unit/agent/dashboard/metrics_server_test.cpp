@@ -11,6 +11,7 @@
 #include <future>
 #include <thread>
 
+#include "agent/dashboard/health.h"
 #include "agent/dashboard/page.h"
 #include "tests/support/job.h"
 #include "tests/support/raw_http.h"
@@ -25,6 +26,7 @@ using test::eventually;
 using test::get_request;
 using test::http_get;
 using test::RawHttp;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
@@ -35,7 +37,7 @@ class FakeJob final : public JobView {
 
   NodeStatus node_status() const override {
     ++looks_at_node;
-    return sample_node();
+    return node;
   }
   void job_status(std::function<void(JobStatus)> done) override {
     ++questions;
@@ -50,6 +52,7 @@ class FakeJob final : public JobView {
   }
 
   JobStatus job = sample_job();
+  NodeStatus node = sample_node();
   std::atomic<int> questions = 0;
   mutable std::atomic<int> looks_at_node = 0;
 
@@ -61,7 +64,8 @@ class FakeJob final : public JobView {
 class Watch : public ::testing::Test {
  protected:
   Watch() {
-    auto started = MetricsServer::start(io_, 0, job_, {"llm-7", "train.py", "0.1.0"});
+    auto started =
+        MetricsServer::start(io_, {"127.0.0.1", 0}, job_, {"llm-7", "train.py", "0.1.0"});
     if (!started) throw std::runtime_error(started.error().to_string());
     server_ = *std::move(started);
     thread_ = std::thread([this] { io_.run(); });
@@ -80,7 +84,7 @@ class Watch : public ::testing::Test {
     });
     done.get_future().get();
   }
-  std::uint16_t port() const { return server_->port(); }
+  std::uint16_t port() const { return server_->bound().port; }
 
   // A page that listens.
   std::unique_ptr<RawHttp> listen() {
@@ -108,6 +112,41 @@ TEST_F(Watch, ServesMetricsOfThisNode) {
   EXPECT_THAT(reply, StartsWith("HTTP/1.1 200 OK\r\n"));
   EXPECT_THAT(reply, HasSubstr("Content-Type: text/plain; version=0.0.4; charset=utf-8\r\n"));
   EXPECT_THAT(reply, HasSubstr("\nddprun_world_size 4\n"));
+}
+
+TEST(Health, IsWellWhileARoundRunsAndAliveUnlessRanksHang) {
+  NodeStatus node;
+  node.state = NodeState::kRunning;
+  EXPECT_TRUE(health_of(node).is_alive && health_of(node).is_well);
+  for (const NodeState state :
+       {NodeState::kLooking, NodeState::kWaiting, NodeState::kStopping, NodeState::kEnded}) {
+    node.state = state;
+    EXPECT_TRUE(health_of(node).is_alive);
+    EXPECT_FALSE(health_of(node).is_well);
+    EXPECT_THAT(health_of(node).sentence, StartsWith("no round runs: "));
+  }
+  node.state = NodeState::kRunning;
+  node.hung = {{rdzv::Hung::Why::kStopped, {1}, "rank 1 is stopped by a signal", 4s}};
+  EXPECT_FALSE(health_of(node).is_alive || health_of(node).is_well);
+  EXPECT_EQ(health_of(node).sentence, "hangs: rank 1 is stopped by a signal, for 4.0 s");
+}
+
+TEST_F(Watch, AnswersProbes) {
+  for (const std::string path : {"/healthz", "/livez"}) {
+    EXPECT_THAT(http_get(port(), path),
+                AllOf(StartsWith("HTTP/1.1 200 OK\r\n"), HasSubstr("well: a round runs\n")));
+  }
+  do_there([this] { job_.node.hung = {{rdzv::Hung::Why::kStopped, {1}, "rank 1 is gone", 4s}}; });
+  for (const std::string path : {"/healthz", "/livez"}) {
+    EXPECT_THAT(http_get(port(), path), AllOf(StartsWith("HTTP/1.1 503 Service Unavailable\r\n"),
+                                              HasSubstr("hangs: rank 1 is gone")));
+  }
+  do_there([this] {
+    job_.node.hung.clear();
+    job_.node.state = NodeState::kWaiting;
+  });
+  EXPECT_THAT(http_get(port(), "/healthz"), StartsWith("HTTP/1.1 503"));
+  EXPECT_THAT(http_get(port(), "/livez"), StartsWith("HTTP/1.1 200"));
 }
 
 TEST_F(Watch, AsksNoOtherNodeWhileNobodyWatches) {

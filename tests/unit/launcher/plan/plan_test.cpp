@@ -271,9 +271,14 @@ TEST_F(Planning, WarnsOfOutputOptionsWithoutEffect) {
 }
 
 TEST_F(Planning, ReadsEventTargets) {
-  EXPECT_FALSE(job({}).metrics_port);
-  EXPECT_EQ(job({"--metrics-port=0"}).metrics_port, 0);
-  EXPECT_EQ(job({"--metrics-port=65535"}).metrics_port, 65535);
+  EXPECT_FALSE(job({}).metrics);
+  EXPECT_EQ(job({"--metrics-port=0"}).metrics, (rdzv::Endpoint{"127.0.0.1", 0}));
+  EXPECT_EQ(job({"--metrics-port=65535"}).metrics, (rdzv::Endpoint{"127.0.0.1", 65535}));
+  EXPECT_EQ(job({"--metrics-port=9400", "--metrics-address=::"}).metrics,
+            (rdzv::Endpoint{"::", 9400}));
+  EXPECT_THAT(refusal({"--metrics-port=1", "--metrics-address=b11"}),
+              HasSubstr("give a numeric address of this machine"));
+  EXPECT_THAT(refusal({"--metrics-address=0.0.0.0"}), HasSubstr("give --metrics-port, too"));
   EXPECT_THAT(refusal({"--metrics-port="}), HasSubstr("--metrics-port"));
   EXPECT_EQ(job({}).events, agent::EventSpec{});
   EXPECT_EQ(job({"--events=e.jsonl"}).events.file, "e.jsonl");
