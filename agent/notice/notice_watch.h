@@ -15,8 +15,8 @@
 #include <string_view>
 
 #include "agent/job.h"
-#include "agent/notice/command_run.h"
 #include "agent/notice/provider_answers.h"
+#include "agent/process/command_run.h"
 #include "rendezvous/common/environment.h"
 #include "rendezvous/common/loop/timer.h"
 #include "rendezvous/http/http_client.h"

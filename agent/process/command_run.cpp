@@ -1,4 +1,4 @@
-#include "agent/notice/command_run.h"
+#include "agent/process/command_run.h"
 
 #include <fcntl.h>
 #include <unistd.h>
