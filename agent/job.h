@@ -89,6 +89,7 @@ struct EventSpec {
   std::optional<int> descriptor;  // inherited, open for writing; 1 for "-"
   bool as_torchrun = false;       // also torchrun's records on stderr (--event-log-handler=console)
   std::string rdzv_backend = "static";  // the name in torchrun's records
+  std::string command;                  // --on-event; empty: none
 
   bool operator==(const EventSpec&) const = default;
 };

@@ -11,8 +11,9 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kFollowers = 2s;  // clients may read slowly, and files may not answer
 constexpr milliseconds kProgress = 2s;
-constexpr milliseconds kReport = 2500ms;  // its copies may be on a file server
-constexpr milliseconds kEvents = 5s;      // a reader of events may have stopped reading
+constexpr milliseconds kReport = 2500ms;       // its copies may be on a file server
+constexpr milliseconds kEvents = 5s;           // a reader of events may have stopped reading
+constexpr milliseconds kEventsOfStopped = 2s;  // the command of --on-event may talk to a pager
 constexpr milliseconds kNoHurry = 24h;
 constexpr milliseconds kHurriedStep = 500ms;
 
@@ -61,7 +62,7 @@ milliseconds EndOfJob::limit() const {
     case EndStep::kReport:
       return kReport;
     case EndStep::kEvents:
-      return std::min(patience, kEvents);
+      return kind_ == rdzv::JobOutcome::Kind::kStopped ? kEventsOfStopped : kEvents;
     case EndStep::kOutput:
     case EndStep::kConsole:
       break;

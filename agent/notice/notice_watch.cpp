@@ -82,11 +82,12 @@ void NoticeWatch::on_reply(const Result<rdzv::HttpReply>& reply) {
 // ---- a command
 
 void NoticeWatch::run() {
-  auto run = CommandRun::start(io_, spec_.command, environment_, keeper_slot_,
-                               [this](const ExitStatus& end, const std::string& output) {
-                                 run_.reset();
-                                 if (limit_.is_armed()) answered(answer_of_command(end, output));
-                               });
+  auto run = CommandRun::start(
+      io_, {.command = spec_.command, .environment = environment_, .keeper_slot = keeper_slot_},
+      [this](const ExitStatus& end, const std::string& output) {
+        run_.reset();
+        if (limit_.is_armed()) answered(answer_of_command(end, output));
+      });
   if (!run) return answered(Unclear{run.error().to_string()});
   run_ = *std::move(run);
 }

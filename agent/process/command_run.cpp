@@ -1,6 +1,7 @@
 #include "agent/process/command_run.h"
 
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <array>
@@ -21,27 +22,38 @@ std::string start_of(int fd) {
   return {bytes.data(), got > 0 ? static_cast<std::size_t>(got) : 0};
 }
 
+// A file in memory, at whose beginning a reader starts: unlike a pipe it takes everything at once.
+Result<rdzv::UniqueFd> memory_with(std::string_view text) {
+  rdzv::UniqueFd memory(::memfd_create("ddprun-input", MFD_CLOEXEC));
+  if (!memory ||
+      ::pwrite(memory.get(), text.data(), text.size(), 0) != static_cast<ssize_t>(text.size())) {
+    return fail(error_from_errno(errno, "memfd_create"));
+  }
+  return memory;
+}
+
 }  // namespace
 
-Result<std::unique_ptr<CommandRun>> CommandRun::start(boost::asio::io_context& io,
-                                                      const std::string& command,
-                                                      const Environment& environment,
-                                                      std::atomic<pid_t>* keeper_slot, Done done) {
+Result<std::unique_ptr<CommandRun>> CommandRun::start(boost::asio::io_context& io, const What& what,
+                                                      Done done) {
   std::array<int, 2> pipe{};
   if (::pipe2(pipe.data(), O_CLOEXEC | O_NONBLOCK) != 0)
     return fail(error_from_errno(errno, "pipe"));
   std::unique_ptr<CommandRun> run(new CommandRun(std::move(done)));
   run->output_.reset(pipe[0]);
-  const rdzv::UniqueFd input(pipe[1]);
-  ::fcntl(input.get(), F_SETFL, 0);  // a program may not expect that a write fails
+  const rdzv::UniqueFd output(pipe[1]);
+  ::fcntl(output.get(), F_SETFL, 0);  // a program may not expect that a write fails
   const rdzv::UniqueFd nowhere(::open("/dev/null", O_WRONLY | O_CLOEXEC));
+  auto input = memory_with(what.input);
+  if (!input) return fail(std::move(input.error()));
   ProcessSpec spec;
   spec.path = kShell;
-  spec.argv = {kShell, "-c", "exec </dev/null\n" + command};
-  spec.environment = to_lines(environment);
-  spec.stdout_fd = input.get();
-  spec.stderr_fd = nowhere.get();
-  spec.keeper_slot = keeper_slot;
+  spec.argv = {kShell, "-c", what.command};
+  spec.environment = to_lines(what.environment);
+  spec.stdin_fd = input->get();
+  spec.stdout_fd = output.get();
+  spec.stderr_fd = what.wants_errors ? output.get() : nowhere.get();
+  spec.keeper_slot = what.keeper_slot;
   auto process = WorkerProcess::start(
       io, spec, [its = run.get()](const ExitStatus& end) { its->on_end(end); });
   if (!process) return fail(std::move(process.error()));

@@ -1,6 +1,5 @@
-// One run of the user's command by the shell, in a process group of its own. Its stdin is empty, its stderr goes
-// nowhere. Of its stdout the first lines are read when it has ended: one that writes more than a pipe holds waits for
-// ever, and is late. Event loop only.
+// One run of a user's command by the shell, in a process group of its own. Of its output the first lines are read when
+// it has ended: one that writes more than a pipe holds waits for ever, and is late. Event loop only.
 #pragma once
 
 #include <sys/types.h>
@@ -10,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "agent/process/process.h"
 #include "rendezvous/common/environment.h"
@@ -23,12 +23,16 @@ class CommandRun {
  public:
   using Done = std::function<void(const ExitStatus&, const std::string& output)>;
 
-  // `done` is called once, from the loop, when its group is gone; it may destroy this object. `keeper_slot`: as in
-  // ProcessSpec.
-  static Result<std::unique_ptr<CommandRun>> start(boost::asio::io_context& io,
-                                                   const std::string& command,
-                                                   const Environment& environment,
-                                                   std::atomic<pid_t>* keeper_slot, Done done);
+  struct What {
+    const std::string& command;
+    const Environment& environment;
+    std::string_view input = {};      // all that its stdin has
+    bool wants_errors = false;        // the output is of stderr, too, which else goes nowhere
+    std::atomic<pid_t>* keeper_slot;  // as in ProcessSpec
+  };
+  // `done` is called once, from the loop, when its group is gone; it may destroy this object.
+  static Result<std::unique_ptr<CommandRun>> start(boost::asio::io_context& io, const What& what,
+                                                   Done done);
   // Kills it, and does not wait for its end.
   ~CommandRun();
 

@@ -252,6 +252,7 @@ class Starter {
     // Yama may allow tracing by ancestors only: allow what the agent starts (StackDump), too.
     ::prctl(PR_SET_PTRACER, parent_, 0, 0, 0);
     if (!spec_.cpus.empty()) ::sched_setaffinity(0, sizeof cpus_, &cpus_);
+    if (spec_.stdin_fd >= 0) ::dup2(spec_.stdin_fd, STDIN_FILENO);
     if (spec_.stdout_fd >= 0) ::dup2(spec_.stdout_fd, STDOUT_FILENO);
     if (spec_.stderr_fd >= 0) ::dup2(spec_.stderr_fd, STDERR_FILENO);
     // A worker gets fds 0, 1 and 2, as under torchrun, and its link; no other descriptor.

@@ -25,7 +25,8 @@ struct ProcessSpec {
   std::string path;  // for execve
   std::vector<std::string> argv;
   std::vector<std::string> environment;  // "NAME=value"
-  int stdout_fd = -1;                    // becomes the worker's fd 1; -1: inherits the agent's
+  int stdin_fd = -1;                     // becomes the worker's fd 0; -1: inherits the agent's
+  int stdout_fd = -1;                    // likewise fd 1
   int stderr_fd = -1;                    // likewise fd 2
   std::atomic<pid_t>* keeper_slot =
       nullptr;            // the worker stores its process group here; cleared at its end

@@ -22,6 +22,7 @@ void JobEnd::take(EndStep step, std::function<void()> done) {
     parts_.console.notify("the copies of this report could not be written in time");
   } else if (unfinished_ == EndStep::kEvents) {
     parts_.console.notify("the last events could not be written in time");
+    others_.observers.command.end();
   }
   unfinished_ = step;
   done_ = std::move(done);
@@ -46,7 +47,8 @@ void JobEnd::take(EndStep step, std::function<void()> done) {
     case EndStep::kReport:
       return report(is_done);
     case EndStep::kEvents:
-      return others_.observers.events.when_written(is_done);
+      return others_.observers.command.tell_last(
+          [this, is_done] { others_.observers.events.when_written(is_done); });
     case EndStep::kConsole:
       return parts_.console.when_written(is_done);
   }

@@ -12,13 +12,18 @@ Observers::Observers(const AgentParts& parts, std::function<NodeSnapshot()> snap
     : parts_(parts),
       snapshot_(std::move(snapshot)),
       events(parts.io.get_executor(), parts.console, parts.job, parts.host),
+      command(parts.io, parts.job.events.command, parts.job.environment,
+              [log = parts.log](std::string_view sentence) { log.warn(sentence); }),
       systemd(
           parts.io.get_executor(), parts.job.environment,
           [this] { return situation_text(snapshot_()); },
           [log = parts.log](std::string_view sentence) { log.warn(sentence); }),
       kubeflow(
           parts.io, parts.job.environment, [this] { return job_progress_of(snapshot_()); },
-          [log = parts.log](std::string_view sentence) { log.warn(sentence); }) {}
+          [log = parts.log](std::string_view sentence) { log.warn(sentence); }) {
+  if (parts.job.events.command.empty()) return;  // without it no lines are made
+  told_ = events.on_line([this](const std::string& line) { command.take(line); });
+}
 
 void Observers::job_started(bool has_status_line) {
   if (has_status_line) {
@@ -35,6 +40,7 @@ void Observers::on(const WorkerEvent& event, const WorkerView& workers) {
 }
 
 void Observers::on(const worker_event::Started& started, const WorkerView& workers) {
+  command.round_began(workers.round().node_rank);
   events.round_started(workers.round(), started.pids);
   systemd.status_may_have_changed();
   kubeflow.round_began();

@@ -4,11 +4,13 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 
 #include "agent/core/worker_event.h"
 #include "agent/events/event_log.h"
+#include "agent/notify/event_command.h"
 #include "agent/notify/kubeflow_reporter.h"
 #include "agent/notify/systemd_notify.h"
 #include "agent/output/status_line.h"
@@ -45,9 +47,13 @@ class Observers {
 
  public:
   EventLog events;
+  EventCommand command;
   std::optional<StatusLine> status_line;  // if there is a terminal for it
   SystemdNotify systemd;
   KubeflowReporter kubeflow;
+
+ private:
+  std::shared_ptr<void> told_;  // the subscription of the command to the events
 };
 
 }  // namespace ddprun::agent

@@ -107,6 +107,8 @@ Result<void> Supervisor::prepare() {
   queries_.open();  // a file server may hold it: until the next line a signal ends this process
   if (auto handled = signals_.handle(); !handled) return handled;
   notices_.begin(workers_.take_in_helper([this](pid_t pid) { return notices_.owns(pid); }));
+  observers_.command.begin(
+      workers_.take_in_helper([this](pid_t pid) { return observers_.command.owns(pid); }));
   observers_.job_started(/*has_status_line=*/console_.can_have_live_line(Stream::kStderr) &&
                          output_.owns_terminals(job_.local_world_size));
   return {};
@@ -267,11 +269,12 @@ void Supervisor::perform(const Finish& action) {
 }
 
 // The keeper ends beside the last steps. The workers' error files, which the report of a failure needs, are
-// removed before.
+// removed before; and it would end a command that is told of the last events.
 void Supervisor::perform(const TakeStep& action) {
   const bool is_reported =
       action.step > EndStep::kReport || outcome_->kind == rdzv::JobOutcome::Kind::kSucceeded;
-  if (is_reported && workers_.view().running() == 0) workers_.let_keeper_go();
+  const bool is_told = job_.events.command.empty() || action.step > EndStep::kEvents;
+  if (is_reported && is_told && workers_.view().running() == 0) workers_.let_keeper_go();
   end_.take(action.step, [this, step = action.step] { post(StepTaken{step}); });
 }
 

@@ -788,7 +788,10 @@ pid_t Workers::worker_like_a_zygote() const {
 
 bool Workers::is_owned(pid_t child) const {
   if (stacks_.owns(child) || dying_.owns(child)) return true;
-  if (standbys_.owns(child) || owns_helper_(child)) return true;
+  if (standbys_.owns(child) ||
+      std::ranges::any_of(own_helper_, [&](const auto& owns) { return owns(child); })) {
+    return true;
+  }
   return std::ranges::any_of(workers_, [child](const Worker& each) {
     return each.process && each.process->pid() == child;
   });

@@ -35,6 +35,7 @@
 #include "agent/supervisor/worker_view.h"
 #include "rendezvous/common/loop/blocking_calls.h"
 #include "rendezvous/common/loop/timer.h"
+#include "rendezvous/common/must_hold.h"
 #include "rendezvous/common/unique_fd.h"
 
 namespace ddprun::agent {
@@ -55,13 +56,15 @@ class Workers {
                        rdzv::UniqueFd snapshot = {}) {
     blueprints_.use_snapshot(std::move(snapshot));
     own_groups_ = cgroup::own_groups();
-    return reaper_.start(helper_slot() + 1, std::move(offer), own_groups_);
+    return reaper_.start(helper_slot() + kHelpersMax, std::move(offer), own_groups_);
   }
-  // After prepare(): a child of the agent that is no worker, one at a time, is not reaped as an orphan, and the keeper ends
-  // its group, whose slot this is.
+  // After prepare(): a child of the agent that is no worker is not reaped as an orphan, and the keeper ends its group, whose
+  // slot this is. For each use of children one call; a use has one child at a time.
+  static constexpr std::size_t kHelpersMax = 2;
   std::atomic<pid_t>* take_in_helper(std::function<bool(pid_t)> owns) {
-    owns_helper_ = std::move(owns);
-    return reaper_.keeper_slot(helper_slot());
+    must_hold(own_helper_.size() < kHelpersMax, "the keeper has a slot for each helper");
+    own_helper_.push_back(std::move(owns));
+    return reaper_.keeper_slot(helper_slot() + own_helper_.size() - 1);
   }
 
   // ---- a round
@@ -181,7 +184,7 @@ class Workers {
   StandbyPool standbys_;
   DeathWatch death_watch_;
   BlockingCalls files_;  // error files, and others that a file server may hold
-  std::function<bool(pid_t)> owns_helper_ = [](pid_t) { return false; };
+  std::vector<std::function<bool(pid_t)>> own_helper_;
   std::string own_groups_;  // control groups of the agent; once it is prepared
   OomWatch oom_watch_;
 

@@ -116,6 +116,11 @@ constexpr std::array<OptionSpec, kOptionCount> kTable{{
      "accepted for compatibility with torchrun; only 'default' exists"},
     {kEvents, "events", "FILE|fd:N|-", "",
      "write what happens as JSON lines to a file, an open descriptor, or stdout", kValue, kOwn},
+    {kOnEvent, "on-event", "CMD", "",
+     "run a command of the shell when something happens, with JSON lines as of --events on its "
+     "stdin; "
+     "on the first node, one run at a time and at most one a second",
+     kValue, kOwn},
     {kRecord, "record", "FILE", "", "record the input of this node's decisions, for ddpctl replay",
      kValue, kOwn},
     {kEventLogHandler, "event-log-handler", "NAME", "null",

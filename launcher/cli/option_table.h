@@ -42,6 +42,7 @@ enum class OptionId {
   kDuplicateStderrFilters,
   kLogsSpecs,
   kEvents,
+  kOnEvent,
   kRecord,
   kEventLogHandler,
   kMetricsPort,

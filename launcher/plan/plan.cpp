@@ -344,6 +344,9 @@ class Planner {
     } else {
       refuse(target, "give a file, fd:N, or - for stdout");
     }
+    const ResolvedOption command = option(OptionId::kOnEvent);
+    events.command = command.text();
+    if (events.command.empty() && !command.is_default()) refuse(command, "give a command");
     const ResolvedOption record = option(OptionId::kRecord);
     plan_.job.record = record.text();
     if (plan_.job.record.empty() && !record.is_default()) refuse(record, "give a file");

@@ -263,6 +263,7 @@ boost::json::object job_object(const agent::Job& job) {
           {"failure_shutdown_timeout_ms",
            job.failure_shutdown_timeout ? boost::json::value(job.failure_shutdown_timeout->count())
                                         : boost::json::value(nullptr)},
+          {"on_event", job.events.command},
           {"kills_orphans", job.kills_orphans},
           {"hang_timeout", hang_timeout_of(job.hangs.timeout)},
           {"restarts_hung_ranks", job.hangs.restarts},

@@ -11,7 +11,9 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/cluster.h"
 #include "tests/support/job.h"
+#include "tests/support/temporary_tree.h"
 
 namespace ddprun::test {
 namespace {
@@ -216,6 +218,83 @@ TEST(Summary, StandsAtTheEndOfAJobThatWasRestarted) {
   Job asked(ddprun({}, worker({"exit", "0"})), talkative);
   ASSERT_EQ(asked.wait(), exited(0));
   EXPECT_THAT(asked.err(), HasSubstr("without a restart"));
+}
+
+// ---- a command that is told (--on-event)
+
+class OnEvent : public ::testing::Test {
+ protected:
+  // Writes what it gets into the file `told`, and that it runs into `runs`; two at a time are seen there.
+  std::string command() const {
+    return "mkdir " + (folder_ / "busy") + " || echo two >>" + (folder_ / "runs") + "; cat >>" +
+           (folder_ / "told") + "; echo run >>" + (folder_ / "runs") + "; rmdir " +
+           (folder_ / "busy");
+  }
+  std::vector<std::string> told() const {
+    return names(lines_of(read_file(folder_ / "told")), "event");
+  }
+
+  const TemporaryTree folder_;
+};
+
+TEST_F(OnEvent, GetsEachEventOnceInRunsThatFollowEachOther) {
+  Job job(ddprun({"--nproc-per-node=4", "--max-restarts=1", "--on-event=" + command(),
+                  "--events=" + (folder_ / "events")},
+                 worker({"on-round", "0", "exit", "3"})));
+  ASSERT_EQ(job.wait(), exited(0)) << job.err();
+  EXPECT_EQ(read_file(folder_ / "told"), read_file(folder_ / "events"));
+  EXPECT_EQ(told().back(), "finished");
+  const std::string runs = read_file(folder_ / "runs");
+  EXPECT_EQ(count_of("two", runs), 0U) << "two ran at once";
+  EXPECT_LE(count_of("run", runs), 3U) << "one a second, and at the end what is left";
+  EXPECT_THAT(job.left_over(), IsEmpty());
+}
+
+TEST_F(OnEvent, ACommandThatFailsIsAWarningWithWhatItSaysAndTheJobGoesOn) {
+  Job job(ddprun({"--on-event=echo no pager >&2; exit 5"}, worker({"until", folder_ / "finish"})));
+  ASSERT_TRUE(job.reaches([&] { return !job.err().empty(); }));
+  write_file(folder_ / "finish", "");
+  EXPECT_EQ(job.wait(), exited(0)) << job.err();
+  EXPECT_THAT(job.err(), HasSubstr("it ended with exit code 5: no pager; the job goes on"));
+  EXPECT_EQ(count_of("no pager;", job.err()), 1U) << "said once, though it has failed twice";
+}
+
+TEST_F(OnEvent, ACommandThatHangsHoldsNoEndUpAndIsNotLeftBehind) {
+  Job job(ddprun({"--on-event=echo $$ >>" + (folder_ / "runs") + "; sleep 1000; true"},
+                 worker({"until", folder_ / "finish"})));
+  ASSERT_TRUE(job.reaches([&] { return !read_file(folder_ / "runs").empty(); })) << job.err();
+  job.signal(SIGTERM);
+  EXPECT_EQ(job.wait(seconds(8)), exited(143)) << job.err();
+  EXPECT_THAT(job.err(), HasSubstr("the last events could not be written in time"));
+  EXPECT_THAT(job.left_over(), IsEmpty());
+}
+
+TEST_F(OnEvent, TheEndOfAJobThatIsStoppedIsTold) {
+  Job job(ddprun({"--on-event=" + command()}, worker({"until", folder_ / "finish"})));
+  ASSERT_TRUE(job.reaches([&] { return !job.workers().empty(); })) << job.err();
+  job.signal(SIGINT);
+  EXPECT_EQ(job.wait(), exited(130)) << job.err();
+  EXPECT_EQ(told().back(), "finished");
+}
+
+TEST_F(OnEvent, AKillOfTheLauncherEndsTheCommand) {
+  Job job(ddprun({"--on-event=echo $$ >>" + (folder_ / "runs") + "; sleep 1000; true"},
+                 worker({"until", folder_ / "finish"})));
+  ASSERT_TRUE(job.reaches([&] { return !read_file(folder_ / "runs").empty(); })) << job.err();
+  job.signal(SIGKILL);
+  EXPECT_THAT(job.left_over(), IsEmpty());
+}
+
+TEST_F(OnEvent, OnlyTheFirstNodeTells) {
+  Cluster cluster({.options = {"--on-event=cat >>" + (folder_ / "told")}});
+  cluster.start_all(2);
+  ASSERT_EQ(cluster.next_round(2), 0) << cluster.told();
+  cluster.let_finish();
+  cluster.wait();
+  const auto events = lines_of(read_file(folder_ / "told"));
+  EXPECT_THAT(names(events, "event"),
+              ElementsAre("job_started", "round_started", "worker_exited", "finished"));
+  EXPECT_EQ(events[1].at("node_rank"), 0);
 }
 
 TEST(Events, AreNotWrittenUnlessAskedFor) {

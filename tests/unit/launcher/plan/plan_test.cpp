@@ -284,6 +284,8 @@ TEST_F(Planning, ReadsEventTargets) {
   EXPECT_EQ(job({"--events=e.jsonl"}).events.file, "e.jsonl");
   EXPECT_EQ(job({"--events=fd:7"}).events.descriptor, 7);
   EXPECT_EQ(job({"--events", "-"}).events.descriptor, 1);
+  EXPECT_EQ(job({"--on-event=cat >>e"}).events.command, "cat >>e");
+  EXPECT_THAT(refusal({"--on-event="}), HasSubstr("give a command"));
   EXPECT_TRUE(job({"--event-log-handler=console"}).events.as_torchrun);
   EXPECT_FALSE(job({"--event-log-handler=dynamic_rendezvous"}).events.as_torchrun);
   for (const std::string text : {"", "fd:", "fd:x", "fd:-1"}) {
