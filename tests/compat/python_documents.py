@@ -5,6 +5,7 @@
 - Each name `ddprun.…` in the documents is there after `import ddprun`, which imports nothing that is not asked for.
 - Each block of Python, and each call in the text that has arguments, runs: alone, and in two workers. "…" is the reader's part.
   Of a block for a framework only the imports run: scripts/frameworks has the rest.
+- A block that calls ddprun.launch() is a script of its own.
 - A block that calls ddprun.keep() runs in three workers, too, that all die behind it: each gets back what it had.
 """
 import ast
@@ -40,6 +41,16 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
 save = print
 scaler, loss_of, loss, step, total, steps = None, torch.nn.functional.mse_loss, torch.tensor(0.5), 1, 10, 6
+'''
+
+LAUNCHES = '''
+import ddprun
+
+
+def train(rate, epochs):
+    return rate
+
+
 '''
 
 # A training step is the reader's part of a block that calls ddprun.keep().
@@ -145,7 +156,7 @@ class Shown(unittest.TestCase):
 
     def test_what_is_shown_runs(self):
         program = READERS_PART
-        found = [(where, text) for where, text in shown() if "ddprun.keep(" not in text]
+        found = [(where, text) for where, text in shown() if "ddprun.keep(" not in text and "ddprun.launch(" not in text]
         self.assertGreaterEqual(len(found), 4, found)
         for where, text in found:
             text = re.sub(r"^(\s*)…$", r"\1pass", text, flags=re.MULTILINE)
@@ -156,6 +167,13 @@ class Shown(unittest.TestCase):
         self.assertIn("ddprun.progress.report(step, total, loss=loss)", program)
         self.run_program(program)
         self.run_program(program, DDPRUN, "--nproc-per-node=2", "--max-restarts=0")
+
+    def test_what_is_shown_of_launch_is_a_script(self):
+        found = [text for _, text in shown() if "ddprun.launch(" in text]
+        self.assertEqual(len(found), 2, found)
+        self.environment["PATH"] = f"{DDPRUN.parent}:{os.environ['PATH']}"
+        for text in found:
+            self.assertIn("0.1", self.run_program(LAUNCHES + text.replace("…", "pass")))
 
     def test_what_is_shown_of_keep_brings_back_what_each_rank_had(self):
         found = [(where, text) for where, text in shown() if "ddprun.keep(" in text]

@@ -158,6 +158,17 @@ class Wheel(unittest.TestCase):
         printed = run(self.bin / 'ddprun', '--nproc-per-node=2', script, env=environment, timeout=300)
         self.assertEqual(printed, 'weight 3.00, bias -1.00\n')
 
+    def test_python_m_ddprun_and_launch_take_the_program_beside_python(self):
+        script = Path(self.folder.name) / 'call.py'
+        script.write_text('import ddprun, os, sys\n'
+                          'def f():\n    return sys.prefix, os.environ["RANK"]\n'
+                          'if __name__ == "__main__":\n    print(ddprun.launch(f, nproc_per_node=2)[1])\n')
+        environment = {'PATH': '/usr/bin:/bin', 'HOME': self.folder.name}
+        expected = f"('{self.bin.parent}', '1')\n"
+        self.assertEqual(run(self.bin / 'python', script, env=environment), expected)
+        script.write_text('import os, sys\nif os.environ["RANK"] == "1":\n    print((sys.prefix, os.environ["RANK"]))\n')
+        self.assertEqual(run(self.bin / 'python', '-m', 'ddprun', '--nproc-per-node=2', script, env=environment), expected)
+
     def test_doctor_makes_an_all_reduce_with_that_torch(self):
         done = subprocess.run([self.bin / 'ddpctl', 'doctor', '--json', '--timeout=120'], env=self.environment,
                               capture_output=True, text=True)

@@ -2,6 +2,8 @@
 ranks that die be replaced while the others go on; `ddprun.keep` keeps a training's state in memory that outlives all ranks;
 `ddprun.should_leave` says when all ranks are to save and leave, because the job is preempted.
 
+`ddprun.launch` is for programs that ddprun has not started: it calls a function in workers. `python -m ddprun` is the program ddprun.
+
 Steps of PyTorch's optimizers are told without it: ddprun brings the hooks of this package into every Python program that
 it starts (`ddprun.hooks`), unless DDPRUN_PYTHON_HOOKS=0.
 """
@@ -177,3 +179,45 @@ def kept() -> "Kept | None":
         return None
     from ddprun import keeping
     return keeping.kept()
+
+
+class LaunchError(RuntimeError):
+    """A job of launch() has failed. `exit_code` is that of ddprun; `rank` is that of the worker that failed first, None if none did."""
+
+    exit_code: int = 0
+    rank: "int | None" = None
+
+
+def launch(f: "Callable[..., Any]", args: "Sequence[Any]" = (), kwargs: "Mapping[str, Any]" = {}, *, nproc_per_node: "int | str",
+           **options: "Any") -> "dict[int, Any]":
+    """Calls f(*args, **kwargs) in workers that ddprun starts, and returns what each has returned, by rank: of this node's ranks, after a
+    restart of those of the last round.
+
+        if __name__ == "__main__":
+            results = ddprun.launch(train, (0.1,), {"epochs": 3}, nproc_per_node=2, max_restarts=1)
+            print(results[0])
+
+    `options` are those of ddprun by their long names: `log_dir="logs"`, `standalone=True`, `local_ranks_filter=[0, 1]`,
+    `rdzv_conf={"join_timeout": 60}`; None and False give none. Variables (DDPRUN_MAX_RESTARTS) count as on the command line. With
+    `nnodes` every node calls launch(). `events` gets the job's events when it has ended.
+
+    The caller's process is not forked: its threads, and what it has on GPUs, do not matter. A worker has its sys.path, sys.argv,
+    environment and folder, and the variables of torchrun. A function of a module is imported there, and one of a script as multiprocessing
+    does it: the script is imported under the name `__mp_main__`. A lambda, a function in a function, and one that was typed (a
+    notebook's cell) are sent by value, which needs the package cloudpickle. stdout and stderr are those of this process (file
+    descriptors 1 and 2).
+
+    What is sent and returned goes through files of tempfile.gettempdir() that only this user can read, and is in memory once on each side,
+    with one more copy while a worker writes a NumPy array, and two more for a tensor. They are removed at the end. A worker that
+    ends itself with sys.exit() returns None.
+
+    Raises what the rank raised that failed first, with a LaunchError as its cause that has the traceback. Raises LaunchError if it died
+    otherwise (a signal, sys.exit(3)), if its exception or a result cannot be unpickled here, and if the job was stopped or preempted.
+    Raises TypeError and ValueError for wrong arguments and options, pickle.PicklingError for what cannot be sent, FileNotFoundError
+    if the program ddprun is not there, RuntimeError in a script that calls launch() without the condition above. With KeyboardInterrupt the
+    workers get SIGINT, with a second one SIGKILL; it is raised when they have ended. Also the death of the caller ends them.
+
+    Any thread may call, also several at once; then Ctrl-C reaches the main thread alone.
+    """
+    from ddprun import launching
+    return launching.launch(f, args, kwargs, nproc_per_node, options)

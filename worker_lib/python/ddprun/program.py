@@ -1,4 +1,4 @@
-"""Where the program ddprun is: `python -m ddprun` executes it."""
+"""Where the program ddprun is: `python -m ddprun` and ddprun.launch() execute it."""
 import os
 import sysconfig
 
