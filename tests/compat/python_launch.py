@@ -7,6 +7,7 @@ With DDPRUN_TEST_FULL=1 a result of 1 GB is returned, else one of 200 MB.
 """
 import contextlib
 import importlib.util
+import itertools
 import json
 import os
 import pickle
@@ -695,6 +696,8 @@ class Program(InFolder):
         cls.bin = Path(cls.place.name) / "environment/bin"
         venv.create(cls.bin.parent, symlinks=True)
         (cls.bin / "ddprun").symlink_to(DDPRUN)
+        cls.elsewhere = Path(cls.place.name) / "elsewhere/bin/python"  # an environment without ddprun
+        venv.create(cls.elsewhere.parents[1], symlinks=True)
 
     def setUp(self):
         super().setUp()
@@ -709,17 +712,14 @@ class Program(InFolder):
             import os, sys
             sys.stdout.write(f"{sys.executable} {sys.prefix} {os.environ['RANK']} {sys.argv[1:]}\\n")
             """)
-        elsewhere = Path(self.place.name) / "elsewhere"
-        if not elsewhere.exists():
-            venv.create(elsewhere, symlinks=True)
-        for variables in ({}, {"VIRTUAL_ENV": str(elsewhere)}):
+        for variables in ({}, {"VIRTUAL_ENV": str(self.elsewhere.parents[1])}):
             self.environment |= variables
             done = self.run_in_environment("--nproc-per-node=2", script, "--lr", "1")
             self.assertEqual(done.returncode, 0, done.stderr)
             self.assertEqual(sorted(done.stdout.splitlines()),
                              [f"{self.bin}/python {self.bin.parent} {rank} ['--lr', '1']" for rank in (0, 1)])
-        self.environment["PYTHON_EXEC"] = str(elsewhere / "bin/python")
-        self.assertIn(str(elsewhere), self.run_in_environment(script).stdout)
+        self.environment["PYTHON_EXEC"] = str(self.elsewhere)
+        self.assertIn(str(self.elsewhere), self.run_in_environment(script).stdout)
 
     def test_it_is_the_program_of_the_same_environment(self):
         """Before that on PATH; then the user's own; then that on PATH; else a sentence."""
@@ -729,11 +729,11 @@ class Program(InFolder):
         other.chmod(0o755)
         self.environment["PATH"] = f"{other.parent}:/usr/bin:/bin"
         self.assertRegex(self.run_in_environment("--version").stdout, "^ddprun [0-9]")
-        self.assertEqual(self.run_in_environment("--version", python=sys.executable).stdout, "other\n")
+        self.assertEqual(self.run_in_environment("--version", python=self.elsewhere).stdout, "other\n")
         self.environment |= {"PATH": "/usr/bin:/bin", "PYTHONUSERBASE": str(other.parents[1])}
-        self.assertEqual(self.run_in_environment("--version", python=sys.executable).stdout, "other\n")
+        self.assertEqual(self.run_in_environment("--version", python=self.elsewhere).stdout, "other\n")
         del self.environment["PYTHONUSERBASE"]
-        done = self.run_in_environment("--version", python=sys.executable)
+        done = self.run_in_environment("--version", python=self.elsewhere)
         self.assertEqual((done.returncode, done.stdout), (127, ""))
         self.assertRegex(done.stderr, r"^ddprun: the program ddprun is neither in .* nor on PATH; `pip install` .*\n$")
 
@@ -774,6 +774,105 @@ class Program(InFolder):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("42", done.stdout)
         self.assertIn("went on 5", done.stdout)
+
+
+DEBUGGED = '''
+import ddprun, os
+
+
+def f(x):
+    y = x * int(os.environ["RANK"])
+    return y  # here
+
+
+if __name__ == "__main__":
+    if "RANK" in os.environ:
+        print(f(3))
+    else:
+        print(ddprun.launch(f, (3,), nproc_per_node=2))
+'''
+
+
+class Editor:
+    """As much of an IDE as a debug session needs: debugpy's adapter over its stdin and stdout, and one more connection for each
+    worker. Notes where processes have stopped, and lets them go on."""
+
+    def __init__(self, script, **launched):
+        self.script, self.stopped, self.out, self.err, self.threads = str(script), [], "", "", []
+        self.adapter = subprocess.Popen([sys.executable, "-m", "debugpy.adapter"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                        stderr=subprocess.DEVNULL, env=launched["env"])
+        self.follow(self.adapter.stdout, self.adapter.stdin, "launch", console="internalConsole", subProcess=True, justMyCode=False,
+                    python=[sys.executable], **launched)
+
+    def wait(self):
+        try:
+            for each in self.threads:  # workers are added to them
+                each.join(LIMIT_S)
+                assert not each.is_alive(), self.out + self.err
+        finally:
+            self.adapter.kill()
+            self.adapter.wait()
+
+    def follow(self, *session, **how):
+        self.threads.append(threading.Thread(target=self.session, args=session, kwargs=how, daemon=True))
+        self.threads[-1].start()
+
+    def session(self, reader, writer, command, **how):
+        with reader, writer, contextlib.suppress(BrokenPipeError, ConnectionError):
+            self.converse(reader, writer, command, how)
+
+    def converse(self, reader, writer, command, how):
+        def ask(command, **arguments):
+            message = json.dumps({"seq": next(numbers), "type": "request", "command": command, "arguments": arguments}).encode()
+            writer.write(b"Content-Length: %d\r\n\r\n%b" % (len(message), message))
+            writer.flush()
+        numbers = itertools.count(1)
+        ask("initialize", adapterID="debugpy", pathFormat="path")
+        ask(command, **how)
+        for length in iter(reader.readline, b""):
+            reader.readline()
+            message = json.loads(reader.read(int(length.split()[1])))
+            what, body = message.get("event") or message.get("command"), message.get("body") or {}
+            if what == "initialized":
+                [line] = [number for number, text in enumerate(DEBUGGED.splitlines(), 1) if "# here" in text]
+                ask("setBreakpoints", source={"path": self.script}, breakpoints=[{"line": line}])
+                ask("configurationDone")
+            elif what == "debugpyAttach":
+                with socket.create_connection((body["connect"]["host"], body["connect"]["port"])) as worker:
+                    self.follow(worker.makefile("rb"), worker.makefile("wb"), "attach", **body)
+            elif what == "stopped":
+                thread = body["threadId"]
+                ask("stackTrace", threadId=thread)
+            elif what == "stackTrace":
+                self.stopped.append(body["stackFrames"][0]["name"])
+                ask("continue", threadId=thread)
+            elif what == "output" and body.get("category") == "stdout" and command == "launch":
+                self.out += body["output"]
+            elif what == "output":
+                self.err += body["output"]
+            elif what == "terminated":
+                break
+
+
+@unittest.skipUnless(importlib.util.find_spec("debugpy"), "without the package debugpy")
+class Debugged(InFolder):
+    """A breakpoint in workers, as in VS Code."""
+
+    def setUp(self):
+        super().setUp()
+        self.path = self.script(DEBUGGED)
+
+    def stops_in_workers(self, **launched):
+        editor = Editor(self.path, env=self.environment, cwd=str(self.folder), **launched)
+        editor.wait()
+        self.assertEqual(editor.stopped, ["f", "f"], editor.out + editor.err)
+        return editor.out
+
+    def test_a_program_of_ddprun(self):
+        self.stops_in_workers(module="ddprun", args=["--nproc-per-node=2", str(self.path)])
+
+    def test_a_function_of_launch(self):
+        self.assertIn("{0: 0, 1: 3}", self.stops_in_workers(program=str(self.path)))
 
 
 if __name__ == "__main__":

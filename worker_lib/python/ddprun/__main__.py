@@ -14,10 +14,31 @@ def main():
     except FileNotFoundError as error:
         print(f"ddprun: {error}", file=sys.stderr)
         sys.exit(127)
+    if "debugpy" in sys.modules:
+        debug([path, *sys.argv[1:]])
     os.environ["PYTHON_EXEC"] = os.environ.get("PYTHON_EXEC") or sys.executable
     for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them; ddprun's workers would, too
         signal.signal(number, signal.SIG_DFL)
     os.execv(path, [path, *sys.argv[1:]])
+
+
+def debug(command):
+    """The debugger's session is that of this process, which has to stay then."""
+    import subprocess
+    import tempfile
+    from ddprun import debugging
+    with tempfile.TemporaryDirectory(prefix="ddprun-debug-") as folder:
+        python = debugging.python(folder)
+        if python is None:
+            return
+        job = subprocess.Popen(command, env={**os.environ, "PYTHON_EXEC": python})
+        while True:
+            try:
+                code = job.wait()
+                break
+            except KeyboardInterrupt:  # ddprun has got the signal, too
+                pass
+    sys.exit(code if code >= 0 else 128 - code)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import types
 
-from ddprun import LaunchError, program
+from ddprun import LaunchError, debugging, program
 
 CALL, CALLER, RESULT, ERROR = "call", "caller", "result", "error"  # files in the folder
 is_importing_main = False  # in a worker, while it imports the caller's script
@@ -139,6 +139,8 @@ def _run(command, environment):
     try:
         # A session of its own: the terminal's signals reach the caller alone, which passes on each once.
         start = [sys.executable, "-ISc", _START, str(os.getpid()), str(go), *command]
+        if "pydevd" in sys.modules:  # a debugger, which would follow into each Python that it sees
+            start = ["/bin/sh", "-c", 'exec "$@"', "sh", *start]
         process = subprocess.Popen(start, env=environment, start_new_session=True, pass_fds=(go,))
         os.write(may_go, b".")
         _await(process)
@@ -216,7 +218,7 @@ def launch(f, args, kwargs, nproc_per_node, options):
         for each in (events, words):
             open(each, "w").close()
         # The interpreter that has pickled. A failure that the caller may handle is none of an outer launcher's or of Kubernetes.
-        environment = {**os.environ, "PYTHON_EXEC": sys.executable, "DDPRUN_TERMINATION_LOG": words}
+        environment = {**os.environ, "PYTHON_EXEC": debugging.python(folder) or sys.executable, "DDPRUN_TERMINATION_LOG": words}
         environment.pop("TORCHELASTIC_ERROR_FILE", None)
         _send(folder, f, args, kwargs, environment)
         with _also_into(its_events, events):
