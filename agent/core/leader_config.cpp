@@ -57,6 +57,8 @@ rdzv::NodeHello hello_of(const Job& job, const std::string& host, bool leads_at_
   hello.min_nodes = nodes.min_nodes;
   hello.max_nodes = nodes.max_nodes;
   hello.max_restarts = job.restarts.max_restarts;
+  hello.restart_window = std::chrono::duration_cast<std::chrono::seconds>(job.restarts.window);
+  hello.no_progress_restarts = job.restarts.no_progress_restarts;
   hello.shutdown_timeout = std::chrono::ceil<std::chrono::seconds>(job.shutdown_timeout);
   if (nodes.is_alone()) {
     hello.address = job.store_endpoint.address;

@@ -245,6 +245,8 @@ static void fields(auto& json, Is<rdzv::RoundConfig> auto& config) {
   json.may_lack("min_nodes", config.min_nodes);
   json.may_lack("max_nodes", config.max_nodes);
   json.may_lack("max_restarts", config.restarts.max_restarts);
+  json.may_lack("restart_window_ms", config.restarts.window);
+  json.may_lack("no_progress_restarts", config.restarts.no_progress_restarts);
   json.may_lack("min_uptime_ms", config.restarts.min_uptime);
   json.may_lack("final_exit_codes", config.restarts.final_exit_codes);
   json.may_lack("pause_after_failure_ms", config.restarts.pause_after_failure.first);
@@ -268,6 +270,8 @@ static void fields(auto& json, Is<rdzv::Resumption> auto& resumption) {
   json("restarts", resumption.history.restarts);
   json("quick_failures", resumption.history.quick_failures);
   json("quick_losses", resumption.history.quick_losses);
+  json.may_lack("without_progress", resumption.history.without_progress);
+  json.may_lack("failed_at_step", resumption.history.step);
   json("goes_on", resumption.goes_on);
   json("nodes_expected", resumption.nodes_expected);
   json("uptime_us", resumption.uptime);

@@ -30,7 +30,12 @@ std::string_view name_of(const rdzv::JobOutcome& outcome) {
 // Why the job ended; more precise than the outcome.
 std::string_view reason_of(const rdzv::JobOutcome& outcome) {
   using Kind = rdzv::JobOutcome::Kind;
-  if (outcome.kind == Kind::kFailed) return "worker_failed";
+  if (outcome.kind == Kind::kFailed) {
+    // A worker may end with any code.
+    const bool is_workers =
+        !outcome.cause || outcome.cause->status.as_shell_code() == outcome.exit_code;
+    return outcome.exit_code == kExitNoProgress && !is_workers ? "no_progress" : "worker_failed";
+  }
   if (outcome.kind == Kind::kStopped) {
     return outcome.exit_code == kExitPreempted ? "preemption" : "signal";
   }

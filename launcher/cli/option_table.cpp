@@ -21,8 +21,13 @@ constexpr std::array<OptionSpec, kOptionCount> kTable{{
      "quota is lower; auto, one for each device of the accelerator if there is one, else cpu"},
     {kRole, "role", "NAME", "default",
      "role of the workers, for ROLE_NAME and the prefix of their output"},
-    {kMaxRestarts, "max-restarts", "N", "0",
-     "how often the group is started again after a worker has failed"},
+    {kMaxRestarts, "max-restarts", "N[/TIME]", "0",
+     "how often the group is started again after a worker has failed; with a time, as in 3/1h, "
+     "within that time"},
+    {kNoProgressRestarts, "no-progress-restarts", "K", "0",
+     "end the job, with exit code 116, that has restarted so often in a row without a step more "
+     "than before; 0: never",
+     kValue, kOwn},
     {kMinUptime, "min-uptime", "SECONDS", "0",
      "if a worker fails sooner than this after the start of its group, the job ends, whatever "
      "--max-restarts says",

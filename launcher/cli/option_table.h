@@ -15,6 +15,7 @@ enum class OptionId {
   kNprocPerNode,
   kRole,
   kMaxRestarts,
+  kNoProgressRestarts,
   kMinUptime,
   kRestartPause,
   kFinalExitCodes,

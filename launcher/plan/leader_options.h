@@ -13,10 +13,11 @@
 
 namespace ddprun::cli {
 
-inline constexpr std::array kLeaderOptions{
-    OptionId::kNnodes,    OptionId::kRdzvId,       OptionId::kMaxRestarts,
-    OptionId::kMinUptime, OptionId::kRestartPause, OptionId::kFinalExitCodes,
-    OptionId::kRdzvConf,  OptionId::kTokenFile,    OptionId::kNoToken};
+inline constexpr std::array kLeaderOptions{OptionId::kNnodes,         OptionId::kRdzvId,
+                                           OptionId::kMaxRestarts,    OptionId::kNoProgressRestarts,
+                                           OptionId::kMinUptime,      OptionId::kRestartPause,
+                                           OptionId::kFinalExitCodes, OptionId::kRdzvConf,
+                                           OptionId::kTokenFile,      OptionId::kNoToken};
 
 Result<rdzv::LeaderJob> read_leader_job(const std::string& listen, const Settings& settings,
                                         const std::string& site,

@@ -123,6 +123,10 @@ void append_nodes(std::string& out, const Plan& plan) {
 std::string restarts_of(const rdzv::RestartRules& rules) {
   std::string text = std::to_string(rules.max_restarts);
   if (rules.max_restarts == 0) return text;
+  if (rules.window.count() > 0) text += " within " + duration_text(rules.window);
+  if (rules.no_progress_restarts > 0) {
+    text += "; none after " + std::to_string(rules.no_progress_restarts) + " without a step more";
+  }
   if (rules.min_uptime.count() > 0) {
     text += "; none if a worker fails within " + duration_text(rules.min_uptime);
   }
@@ -242,6 +246,8 @@ boost::json::object job_object(const agent::Job& job) {
           {"max_restarts", job.restarts.max_restarts},
           {"restarts",
            {{"max_restarts", job.restarts.max_restarts},
+            {"window_ms", job.restarts.window.count()},
+            {"no_progress_restarts", job.restarts.no_progress_restarts},
             {"min_uptime_ms", job.restarts.min_uptime.count()},
             {"pause_first_ms", job.restarts.pause_after_failure.first.count()},
             {"pause_max_ms", job.restarts.pause_after_failure.max.count()},

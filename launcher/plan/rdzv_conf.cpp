@@ -5,6 +5,8 @@
 #include <cctype>
 #include <chrono>
 #include <optional>
+#include <tuple>
+#include <utility>
 
 #include "launcher/cli/rdzv_keys.h"
 #include "launcher/cli/text.h"
@@ -113,6 +115,22 @@ Result<rdzv::Backoff> read_pause(const ResolvedOption& option) {
   return pause;
 }
 
+// "3"; "3/1h": restarts count for so long.
+Result<std::pair<int, std::chrono::seconds>> read_budget(const ResolvedOption& option) {
+  const std::vector<std::string_view> parts = split(option.text(), '/');
+  const auto number = parse_number<int>(trimmed(parts.front()));
+  const auto window = parts.size() == 2 ? seconds_in(parts.back()) : std::nullopt;
+  const bool has_window = parts.size() == 2 && window && window->count() >= 1;
+  if (!number || *number < 0 || (parts.size() > 1 && !has_window)) {
+    return refused(
+        option,
+        "give a whole number of 0 or more, or NUMBER/TIME as in 3/1h for restarts within "
+        "that time, at least 1 s");
+  }
+  return std::pair{*number, has_window ? std::chrono::round<std::chrono::seconds>(*window)
+                                       : std::chrono::seconds(0)};
+}
+
 Result<std::vector<int>> read_exit_codes(const ResolvedOption& option) {
   constexpr int kHighestCode = 255;
   constexpr int kSignalBase = 128;
@@ -217,7 +235,10 @@ Result<rdzv::NodeProof> read_proof(const Settings& settings, const RdzvConf& con
 Result<rdzv::RestartRules> read_restart_rules(const Settings& settings) {
   Taking take;
   rdzv::RestartRules rules;
-  rules.max_restarts = take(read_integer(resolved(settings, OptionId::kMaxRestarts), 0));
+  std::tie(rules.max_restarts, rules.window) =
+      take(read_budget(resolved(settings, OptionId::kMaxRestarts)));
+  rules.no_progress_restarts =
+      take(read_integer(resolved(settings, OptionId::kNoProgressRestarts), 0));
   rules.min_uptime = take(read_seconds(resolved(settings, OptionId::kMinUptime), Zero::kAllowed));
   rules.pause_after_failure = take(read_pause(resolved(settings, OptionId::kRestartPause)));
   rules.final_exit_codes = take(read_exit_codes(resolved(settings, OptionId::kFinalExitCodes)));

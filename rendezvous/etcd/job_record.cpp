@@ -82,6 +82,8 @@ std::string to_text(const JobRecord& record) {
   object["restarts"] = record.history.restarts;
   object["quick_failures"] = record.history.quick_failures;
   object["quick_losses"] = record.history.quick_losses;
+  object["without_progress"] = record.history.without_progress;
+  if (record.history.step) object["step"] = *record.history.step;
   if (record.outcome) {
     object["outcome"] = to_base64(bytes_of(*record.outcome));
     object["ended"] = kKinds[static_cast<std::size_t>(record.outcome->kind)];  // for users
@@ -98,9 +100,15 @@ Result<JobRecord> read_job_record(std::string_view bytes) {
       !reads_count(*object, "nodes", record.nodes) ||
       !reads_count(*object, "restarts", record.history.restarts) ||
       !reads_count(*object, "quick_failures", record.history.quick_failures) ||
-      !reads_count(*object, "quick_losses", record.history.quick_losses)) {
+      !reads_count(*object, "quick_losses", record.history.quick_losses) ||
+      !reads_count(*object, "without_progress", record.history.without_progress)) {
     return incomplete();
   }
+  if (const json::value* step = object->if_contains("step")) {
+    if (!step->is_int64()) return incomplete();
+    record.history.step = step->as_int64();
+  }
+  if (record.history.without_progress > 0 && !record.history.step) return incomplete();
   record.incarnation = *incarnation;
   if (object->contains("round")) {
     int round = 0;

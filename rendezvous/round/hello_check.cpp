@@ -44,9 +44,14 @@ std::optional<std::string> check_hello(const RoundConfig& config, Round current,
     return other("--nnodes", nodes_in_words(hello.min_nodes, hello.max_nodes),
                  nodes_in_words(config.min_nodes, config.max_nodes));
   }
-  if (hello.max_restarts != config.restarts.max_restarts) {
-    return other("--max-restarts", std::to_string(hello.max_restarts),
-                 std::to_string(config.restarts.max_restarts));
+  const std::string restarts = restarts_in_words(hello.max_restarts, hello.restart_window);
+  const std::string its_restarts =
+      restarts_in_words(config.restarts.max_restarts,
+                        std::chrono::duration_cast<std::chrono::seconds>(config.restarts.window));
+  if (restarts != its_restarts) return other("--max-restarts", restarts, its_restarts);
+  if (hello.no_progress_restarts != config.restarts.no_progress_restarts) {
+    return other("--no-progress-restarts", std::to_string(hello.no_progress_restarts),
+                 std::to_string(config.restarts.no_progress_restarts));
   }
   if (config.has_exact_ranks &&
       (!hello.node_rank || *hello.node_rank < 0 || *hello.node_rank >= config.max_nodes)) {

@@ -4,9 +4,15 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "rendezvous/common/clock.h"
+#include "rendezvous/common/text/lists.h"
 #include "rendezvous/round/round_messages.h"
 
 namespace ddprun::rdzv {
@@ -29,6 +35,9 @@ struct Backoff {
 
 struct RestartRules {
   int max_restarts = 0;
+  std::chrono::milliseconds window{0};  // a restart counts for so long; 0: for ever
+  // A job ends that has restarted so often in a row without a step more than any before; 0: it does not.
+  int no_progress_restarts = 0;
   std::chrono::milliseconds min_uptime{0};  // a round that fails sooner is not restarted
   std::vector<int> final_exit_codes;        // of workers, as a shell reports them
   Backoff pause_after_failure;              // after consecutive failures
@@ -41,35 +50,73 @@ struct RestartRules {
 
 // The counts so far; under etcd they outlive the leader.
 struct RestartHistory {
-  int restarts = 0;        // that the budget has paid for
+  int restarts = 0;        // that the budget has paid for, and that count now
   int quick_failures = 0;  // in a row
   int quick_losses = 0;
+  int without_progress = 0;          // failures in a row that came before a step more than `step`
+  std::optional<std::int64_t> step;  // the greatest that a failed rank has done; none is known
 
   bool operator==(const RestartHistory&) const = default;
 };
 
 class RestartPolicy {
  public:
-  explicit RestartPolicy(RestartRules rules, RestartHistory history = {})
-      : rules_(std::move(rules)), history_(history) {}
+  // `history`: of an earlier leader, whose restarts count as if they were of this moment.
+  explicit RestartPolicy(RestartRules rules, const RestartHistory& history = {}, CoreTime now = {})
+      : rules_(std::move(rules)),
+        history_(history),
+        spent_(static_cast<std::size_t>(history.restarts), now) {}
 
-  bool allows_retry(const WorkerFailure& failure, std::chrono::microseconds uptime) const {
-    return failure.is_worth_a_retry && history_.restarts < rules_.max_restarts &&
+  bool allows_retry(const WorkerFailure& failure, std::chrono::microseconds uptime,
+                    CoreTime now) const {
+    return failure.is_worth_a_retry && restarts(now) < rules_.max_restarts &&
            uptime >= rules_.min_uptime &&
            std::ranges::count(rules_.final_exit_codes, failure.status.as_shell_code()) == 0;
   }
 
-  int restarts() const { return history_.restarts; }
-  // Restarts that were spent before this policy was created.
-  void already_spent(int restarts) {
-    history_.restarts = std::max(history_.restarts, std::min(restarts, rules_.max_restarts));
+  // The failure that has ended a round, a worker's own fault: before anything is decided upon it.
+  void failed(const WorkerFailure& failure) {
+    const auto step = comparable_step(failure);
+    if (step && (!history_.step || *step > *history_.step)) {
+      history_.step = step;
+      history_.without_progress = 0;
+    } else if (history_.step) {
+      history_.without_progress += 1;
+    }
+  }
+  // Why there is no other try although the budget allows it: a sentence; empty: there is one.
+  std::string why_in_vain() const {
+    if (rules_.no_progress_restarts == 0 || !history_.step ||
+        history_.without_progress < rules_.no_progress_restarts) {
+      return "";
+    }
+    return "no step after " + std::to_string(*history_.step) + " was done in spite of " +
+           counted(history_.without_progress, "restart") + " (--no-progress-restarts)";
   }
 
-  const RestartHistory& history() const { return history_; }
+  // That count now.
+  int restarts(CoreTime now) const {
+    return rules_.window.count() == 0
+               ? static_cast<int>(spent_.size())
+               : static_cast<int>(std::ranges::count_if(
+                     spent_, [&](CoreTime at) { return now - at < rules_.window; }));
+  }
+  // All, whether they count or not.
+  int restarts_in_all() const { return static_cast<int>(spent_.size()); }
+  // Restarts that were spent before this policy was created.
+  void already_spent(int restarts, CoreTime now) {
+    while (this->restarts(now) < std::min(restarts, rules_.max_restarts)) spent_.push_back(now);
+  }
+
+  RestartHistory history(CoreTime now) const {
+    RestartHistory history = history_;
+    history.restarts = restarts(now);
+    return history;
+  }
   int max_restarts() const { return rules_.max_restarts; }
 
   // A worker is replaced in place: no pause, and the round goes on.
-  void replaced() { history_.restarts += 1; }
+  void replaced(CoreTime now) { spent_.push_back(now); }
 
   struct RoundEnd {
     bool is_charged = false;     // a failure that the budget pays for
@@ -78,12 +125,12 @@ class RestartPolicy {
     bool is_paid = false;  // with is_charged: by replaced()
   };
   // Records the end of a round that will be followed by another one; returns the pause before it.
-  std::chrono::milliseconds round_ended(const RoundEnd& end) {
+  std::chrono::milliseconds round_ended(const RoundEnd& end, CoreTime now) {
     const bool was_quick = end.uptime < rules_.quick;
     if (!was_quick) history_.quick_failures = history_.quick_losses = 0;
     std::chrono::milliseconds pause{0};
     if (end.is_charged) {
-      history_.restarts += end.is_paid ? 0 : 1;
+      if (!end.is_paid) spent_.push_back(now);
       history_.quick_failures += 1;
       pause = rules_.pause_after_failure.nth(history_.quick_failures);
     }
@@ -95,8 +142,15 @@ class RestartPolicy {
   }
 
  private:
+  // Numbers that a process counts for itself say nothing of the job's progress.
+  static std::optional<std::int64_t> comparable_step(const WorkerFailure& failure) {
+    const auto& progress = failure.progress;
+    return progress && progress->step_kind != StepKind::kCounted ? progress->step : std::nullopt;
+  }
+
   RestartRules rules_;
-  RestartHistory history_;
+  RestartHistory history_;       // but for `restarts`
+  std::vector<CoreTime> spent_;  // when each restart was paid
 };
 
 }  // namespace ddprun::rdzv

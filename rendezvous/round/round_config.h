@@ -32,6 +32,12 @@ struct RoundConfig {
   std::chrono::milliseconds replace_timeout{30'000};  // until all workers have regrouped
 };
 
+// "3"; "3/3600s": restarts count for so long.
+inline std::string restarts_in_words(int restarts, std::chrono::seconds window) {
+  return std::to_string(restarts) +
+         (window.count() == 0 ? "" : "/" + std::to_string(window.count()) + "s");
+}
+
 // "2:4"; "2" if both are equal.
 inline std::string nodes_in_words(int min_nodes, int max_nodes) {
   const std::string most = std::to_string(max_nodes);

@@ -52,12 +52,14 @@ RoundCore::RoundCore(RoundConfig config)
 RoundCore::RoundCore(RoundConfig config, const Resumption& resumption)
     : RoundCore(std::move(config)) {
   round_ = resumption.next;
-  policy_ = RestartPolicy(config_.restarts, resumption.history);
+  now_ = resumption.now;
+  policy_ = RestartPolicy(config_.restarts, resumption.history, now_);
   if (!resumption.goes_on) return;
   before_ = OfRecord{resumption.nodes_expected};
   if (!resumption.uptime) return;
   // Repeated deaths of the leader must cause the same pauses as those of any other node.
-  const auto pause = policy_.round_ended({.has_lost_node = true, .uptime = *resumption.uptime});
+  const auto pause =
+      policy_.round_ended({.has_lost_node = true, .uptime = *resumption.uptime}, now_);
   if (pause.count() > 0) state_ = Pausing{resumption.now + pause};
 }
 
@@ -167,7 +169,7 @@ int RoundCore::nodes_expected() const {
 // Nothing is new if this leader led that round itself, or its record tells of it.
 void RoundCore::learn_from(const LastRound& last) {
   round_min_ = std::max(round_min_, next(last.round));
-  policy_.already_spent(last.restarts);
+  policy_.already_spent(last.restarts, now_);
   if (std::holds_alternative<OfRecord>(before_) || std::holds_alternative<Led>(before_)) return;
   before_ = OfNodes{std::max(nodes_expected(), std::min(last.node_count, config_.max_nodes))};
   auto* gathering = std::get_if<Gathering>(&state_);
@@ -358,12 +360,12 @@ Replacements::Situation RoundCore::as_seen(const Running& running,
           .world_size = members_.world_size(),
           .are_all_connected = std::ranges::all_of(members_.group(), is_connected),
           .are_some_done = running.are_some_done,
-          .allows_restart = policy_.allows_retry(failure, now_ - running.since)};
+          .allows_restart = policy_.allows_retry(failure, now_ - running.since, now_)};
 }
 
 void RoundCore::replace(Running& running, NodeId node, const WorkerReplaceable& failed) {
   because("a standby has its rank, and the other ranks have the state: this costs a restart");
-  policy_.replaced();
+  policy_.replaced(now_);
   in_place_ += 1;
   running.replacements.begin(node, failed, now_ + config_.replace_timeout);
   ReplaceWorker order{
@@ -549,7 +551,7 @@ void RoundCore::on(NodeId from, const NodeStuck& stuck) {
   because("a worker there hangs inside the kernel, and no later round can have that node");
   if (from != config_.own_node) {
     outcome.last_round = round_;
-    outcome.restarts = restarts();
+    outcome.restarts = policy_.restarts_in_all();
     out_.push_back({from, JobEnd{std::move(outcome)}});
     remove(from, NodeGone::How::kStuck);
     return;
@@ -838,8 +840,12 @@ void RoundCore::stop_round(StoppingRound stopping, const std::optional<NodeGone>
 void RoundCore::settle(StoppingRound stopping) {
   using End = StoppingRound::End;
   const bool is_own_fault = stopping.is_own_fault();
-  const End how =
-      stopping.end(stopping.cause && policy_.allows_retry(*stopping.cause, stopping.uptime));
+  const bool is_paid = stopping.is_paid();
+  if (is_own_fault) policy_.failed(*stopping.cause);
+  const std::string in_vain = is_own_fault ? policy_.why_in_vain() : "";
+  const bool is_allowed =
+      stopping.cause && policy_.allows_retry(*stopping.cause, stopping.uptime, now_);
+  const End how = stopping.end(is_allowed, !in_vain.empty());
   if (how == End::kSucceeded) {
     because("every worker had ended with 0 before it was stopped");
     return end(JobOutcome{});
@@ -852,6 +858,10 @@ void RoundCore::settle(StoppingRound stopping) {
       outcome.sentence = std::move(never->why);
     }
     outcome.exit_code = outcome.cause->status.as_shell_code();
+    if (outcome.sentence.empty() && (is_allowed || is_paid) && !in_vain.empty()) {
+      outcome.sentence = in_vain;
+      outcome.exit_code = kExitNoProgress;
+    }
     return end(std::move(outcome));
   }
   if (how == End::kStopped) {
@@ -859,18 +869,17 @@ void RoundCore::settle(StoppingRound stopping) {
     outcome.sentence = std::move(stopping.stop->asked_by);
     return end(stopped_by(stopping.stop->why, std::move(outcome)));
   }
-  const auto pause = policy_.round_ended(
-      {is_own_fault, stopping.has_lost_node, stopping.uptime, stopping.is_paid()});
+  const auto pause =
+      policy_.round_ended({is_own_fault, stopping.has_lost_node, stopping.uptime, is_paid}, now_);
   because(
       !is_own_fault
           ? "no worker failed by itself, or it failed because a node was lost or left: it costs "
             "no restart"
-      : stopping.is_paid()
-          ? "the restart was paid when the replacement began"
-          : "a worker failed by itself, and no other node was lost or left meanwhile: this "
-            "costs a restart");
+      : is_paid ? "the restart was paid when the replacement began"
+                : "a worker failed by itself, and no other node was lost or left meanwhile: this "
+                  "costs a restart");
   if (is_own_fault) {
-    if (stopping.is_paid()) in_place_ -= 1;
+    if (is_paid) in_place_ -= 1;
     next_.after_failure = std::move(outcome.cause);
     next_.after_failure->stderr_tail.clear();
   }
@@ -885,7 +894,7 @@ void RoundCore::settle(StoppingRound stopping) {
 // ---- the end
 
 void RoundCore::end(JobOutcome outcome) {
-  outcome.restarts = restarts();
+  outcome.restarts = policy_.restarts_in_all();
   outcome.restarts_asked_for = asked_for_;
   outcome.in_place = in_place_;
   outcome.requests = requests_;

@@ -163,8 +163,9 @@ class RoundCore {
   bool has(NodeId node) const { return members_.has(node) || waiting_.has(node); }
 
   Round round() const { return round_; }
-  int restarts() const { return policy_.restarts(); }
-  const RestartHistory& history() const { return policy_.history(); }
+  int restarts() const { return policy_.restarts(now_); }  // that count now
+  int restarts_in_all() const { return policy_.restarts_in_all(); }
+  RestartHistory history() const { return policy_.history(now_); }
   bool is_deserted() const { return members_.is_empty(); }
   // The number of nodes in the group formed last.
   std::size_t group_size() const { return members_.group().size(); }

@@ -8,12 +8,13 @@
 //
 //   how it ends \ the failure      none, or explained by a node that is gone   the worker's own fault
 //   that may be retried (1)        next round, which costs nothing             next round, which costs a restart (2)
-//   that may not                   likewise                                    the job fails
+//   that may not, or not again (3) likewise                                    the job fails
 //   a stop, may be retried         the job is stopped                          the job is stopped
 //   a stop, may not                the job is stopped                          the job fails
 //
 //   (1) as the budget and its rules allow, or because its restart is paid; never if `retry` says so
 //   (2) nothing if it is paid
+//   (3) --no-progress-restarts: also if its restart is paid
 #pragma once
 
 #include <algorithm>
@@ -96,10 +97,11 @@ struct StoppingRound {
   }
   bool is_paid() const { return std::holds_alternative<Paid>(retry); }
   enum class End { kNextRound, kFailed, kStopped, kSucceeded };
-  // `allows_retry`: the budget and its rules, for the cause.
-  End end(bool allows_retry) const {
+  // `allows_retry`: the budget and its rules, for the cause. `is_in_vain`: the restarts so far brought no step more.
+  End end(bool allows_retry, bool is_in_vain = false) const {
     if (are_all_done()) return End::kSucceeded;
-    const bool may_retry = is_paid() || (allows_retry && !std::holds_alternative<Never>(retry));
+    const bool may_retry =
+        !is_in_vain && (is_paid() || (allows_retry && !std::holds_alternative<Never>(retry)));
     if (is_own_fault() && !may_retry) return End::kFailed;
     return stop ? End::kStopped : End::kNextRound;
   }

@@ -124,6 +124,8 @@ struct NodeHello {
   int min_nodes = 1;
   int max_nodes = 1;
   int max_restarts = 0;
+  std::chrono::seconds restart_window{0};  // a restart counts for so long; 0: for ever
+  int no_progress_restarts = 0;
   std::chrono::seconds shutdown_timeout{30};  // from the stop signal to SIGKILL, on this node
   std::optional<LastRound> last_round;        // nullopt: its workers have not run yet
   bool operator==(const NodeHello&) const = default;

@@ -56,6 +56,7 @@ static void fields(auto& archive, Is<ExitStatus> auto& status) {
 
 static void fields(auto& archive, Is<WorkerProgress> auto& progress) {
   archive(progress.step, progress.total_steps, progress.since_step, progress.collectives);
+  archive.choice(progress.step_kind, StepKind::kCounted);
   archive.choice(progress.phase, WorkerPhase::kLeaving);
   archive(progress.since_phase);
 }
@@ -111,7 +112,8 @@ static void fields(auto& archive, Is<NodeHello> auto& hello) {
   archive(hello.node_rank, hello.session);
   archive.name(hello.run_id, hello.program, hello.user);
   archive.within(1, kMaxInt, hello.min_nodes, hello.max_nodes);
-  archive.within(0, kMaxInt, hello.max_restarts);
+  archive.within(0, kMaxInt, hello.max_restarts, hello.no_progress_restarts);
+  archive(hello.restart_window);
   archive(hello.shutdown_timeout, hello.last_round);
 }
 

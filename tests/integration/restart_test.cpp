@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <filesystem>
 #include <string>
@@ -45,6 +46,63 @@ TEST(Restart, AKilledWorkerRestartsTheWholeGroup) {
     job.signal(SIGTERM);
     EXPECT_EQ(job.wait(), exited(128 + SIGTERM)) << job.err();
   }
+}
+
+// Steps of the first round, and less afterwards: a checkpoint that each time leads to the same step.
+TEST(Restart, AJobWithoutProgressEndsWithItsOwnExitCode) {
+  Job job(ddprun({"--nproc-per-node=2", "--max-restarts=100", "--no-progress-restarts=2"},
+                 worker({"link", "on-round", "0", "progress", "400", "on-round", "1", "progress",
+                         "390", "on-round", "2", "progress", "400", "exit", "3"})));
+  EXPECT_EQ(job.wait(), exited(116)) << job.err();
+  EXPECT_THAT(job.err(), HasSubstr("restart 2 of 100"));
+  EXPECT_THAT(job.err(), Not(HasSubstr("restart 3 of 100")));
+  EXPECT_THAT(job.err(), HasSubstr("no step after 400 was done in spite of 2 restarts "
+                                   "(--no-progress-restarts)"));
+}
+
+TEST(Restart, StepsThatGoOnAreProgressAndUnknownOnesSayNothing) {
+  Job job(ddprun({"--max-restarts=3", "--no-progress-restarts=1"},
+                 worker({"link", "on-round", "0", "progress", "400", "on-round", "1", "progress",
+                         "401", "on-round", "2", "progress", "402", "on-round", "3", "progress",
+                         "403", "exit", "3"})));
+  EXPECT_EQ(job.wait(), exited(3)) << job.err();
+  EXPECT_THAT(job.err(), HasSubstr("restart 3 of 3"));
+  Job silent(ddprun({"--max-restarts=3", "--no-progress-restarts=1"}, worker({"exit", "3"})));
+  EXPECT_EQ(silent.wait(), exited(3)) << silent.err();
+  EXPECT_THAT(silent.err(), HasSubstr("restart 3 of 3"));
+}
+
+TEST(Restart, ABudgetOfATimeEndsAJobThatFailsTooOftenWithinIt) {
+  Job job(ddprun({"--max-restarts=2/1h"}, worker({"exit", "3"})));
+  EXPECT_EQ(job.wait(), exited(3)) << job.err();
+  EXPECT_THAT(job.err(), HasSubstr("restart 2 of 2"));
+  Job slow(ddprun({"--max-restarts=1/1s", "--dry-run"}, worker({"exit", "3"})));
+  EXPECT_EQ(slow.wait(), exited(0)) << slow.err();
+  EXPECT_THAT(slow.out(), HasSubstr("1 within 1 s"));
+  for (const std::string text : {"3/", "/1h", "3/0", "3/1h/2", "x", "-1", "3/0.5"}) {
+    Job wrong(ddprun({"--max-restarts=" + text}, worker({"exit", "0"})));
+    EXPECT_EQ(wrong.wait(), exited(2)) << text;
+    EXPECT_THAT(wrong.err(), HasSubstr("--max-restarts=" + text + ": give a whole number"));
+  }
+}
+
+// Each round lives for longer than the window.
+TEST(Restart, RestartsOfBeforeTheWindowDoNotCount) {
+  const TemporaryTree folder;
+  Job job(ddprun({"--max-restarts=1/1s"},
+                 worker({"stamp", folder.path(), "until", folder / "go.{round}", "exit", "3"})));
+  for (int round = 0; round < 3; ++round) {
+    ASSERT_TRUE(all_started(job, folder, round, 1)) << job.err();
+    const auto begin = std::chrono::steady_clock::now();
+    ASSERT_TRUE(job.reaches([&] {
+      return std::chrono::steady_clock::now() - begin > std::chrono::milliseconds(1100);
+    }));
+    write_file(folder / ("go." + std::to_string(round)), "");
+  }
+  ASSERT_TRUE(all_started(job, folder, 3, 1)) << job.err();
+  write_file(folder / "go.3", "");  // at once
+  EXPECT_EQ(job.wait(), exited(3)) << job.err();
+  EXPECT_EQ(count_of("restart 1 of 1", job.err()), 3U) << job.err();
 }
 
 TEST(Restart, TheStoreOfTheOldRoundIsGone) {

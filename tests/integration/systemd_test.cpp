@@ -318,8 +318,9 @@ std::set<int> codes_in_unit(const std::string& key) {
 }
 
 TEST(SystemdUnit, StartsAgainWhatANewStartCanCure) {
-  EXPECT_EQ(codes_in_unit("RestartPreventExitStatus"),
-            (std::set{kExitUsage, kExitWorkerStuck, kExitNotExecutable, kExitNotFound}));
+  EXPECT_EQ(
+      codes_in_unit("RestartPreventExitStatus"),
+      (std::set{kExitUsage, kExitWorkerStuck, kExitNoProgress, kExitNotExecutable, kExitNotFound}));
   EXPECT_EQ(codes_in_unit("SuccessExitStatus"), std::set{128 + SIGTERM});
   EXPECT_THAT(read_file(kUnit), AllOf(HasSubstr("\nType=notify\n"), HasSubstr("\nKillMode=mixed\n"),
                                       HasSubstr("\nRestart=on-failure\n")));

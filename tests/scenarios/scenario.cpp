@@ -259,6 +259,8 @@ rdzv::RoundConfig leader_config_in(EventLine& line) {
   std::tie(config.min_nodes, config.max_nodes) = nodes_in(line, {1, 1});
   config.run_id = line.field("run_id").value_or("");
   config.restarts.max_restarts = line.number("restarts", 0);
+  config.restarts.window = line.time("window", 0ms);
+  config.restarts.no_progress_restarts = line.number("no_progress", 0);
   config.restarts.min_uptime = line.time("min_uptime", 0ms);
   config.restarts.final_exit_codes = line.numbers("final_exit_codes");
   const auto pause = line.time("pause", 0ms);

@@ -40,6 +40,7 @@
 #include <utility>
 #include <vector>
 
+#include "rendezvous/common/exit_codes.h"
 #include "rendezvous/round/round_core.h"
 #include "tests/sim/schedule.h"
 
@@ -79,18 +80,22 @@ class Invariants {
     was_stop_ahead_ = core.is_stop_ahead();
     had_ended_ = core.has_ended();
     round_before_ = core.round();
-    restarts_before_ = core.restarts();
+    restarts_before_ = core.restarts_in_all();
   }
   void after_step(const rdzv::RoundCore& core, const rdzv::RoundInput& input,
                   const std::vector<rdzv::ToNode>& out, const Views& nodes) {
     const NodeId from = input.node;
     const auto* message = std::get_if<rdzv::ToLeader>(&input.what);
+    counted_before_ = counted(input.at);
     const int replaced = replacements(core, input, out, nodes);
     if (was_running_ && !core.is_running()) note_cause(core, from, message, out);
     are_some_done_ |= was_running_ && (std::get_if<rdzv::SomeWorkersDone>(message) ||
                                        std::get_if<rdzv::WorkersDone>(message));
-    require(core.restarts() <= schedule_.config.restarts.max_restarts,
+    while (std::cmp_less(spent_.size(), core.restarts_in_all())) spent_.push_back(input.at);
+    require(counted(input.at) <= schedule_.config.restarts.max_restarts,
             "more restarts than --max-restarts");
+    require(counted(input.at) == core.restarts(),
+            "restarts are not counted as long as they should");
     require(core.round() >= round_before_, "the round number went back");
     const bool is_settled =
         is_announced_ && (core.round() != round_before_ || (core.has_ended() && !had_ended_));
@@ -102,7 +107,9 @@ class Invariants {
       // A leader whose job has ended, or that refuses the node, learns nothing from it.
       const bool learns = hello != nullptr && hello->last_round && !had_ended_ && core.has(from);
       const int told = learns ? hello->last_round->restarts : 0;
-      require(core.restarts() == std::max(restarts_before_, told) + replaced,
+      const int learned =
+          std::max(0, std::min(told, schedule_.config.restarts.max_restarts) - counted_before_);
+      require(core.restarts_in_all() == restarts_before_ + learned + replaced,
               "budget was spent in the middle of a round");
     }
     const bool announces = std::ranges::any_of(out, [](const rdzv::ToNode& each) {
@@ -143,6 +150,9 @@ class Invariants {
     faults_of_workers_.clear();
     successes_.clear();
     forget_replacements();
+    spent_.clear();
+    best_step_.reset();
+    in_vain_ = 0;
   }
   // Time limits are longer then.
   void leader_pauses() { was_leader_paused_ = true; }
@@ -204,7 +214,7 @@ class Invariants {
         is_failure && failed->has_standby && !is_poison_ && has_anyone_the_state_without(*failed) &&
         std::ranges::all_of(group_, is_connected) && recovering_.size() == group_.size() &&
         !are_some_done_ && failed->committed > 0 &&
-        restarts_before_ < schedule_.config.restarts.max_restarts &&
+        counted_before_ < schedule_.config.restarts.max_restarts &&
         !(was_stop_ahead_ && orders.empty());  // it was to be stopped already
     require(may_be || orders.empty(), "a worker was replaced that must not be");
     require(!may_be || !orders.empty(), "a worker that could be replaced ended the round");
@@ -293,8 +303,35 @@ class Invariants {
       failed_first_ = replacing_->first;
     } else if (is_failure && is_stopped_for_failure) {  // else it was to be stopped already
       failed_first_ = from;
+      const auto* failed = std::get_if<rdzv::WorkerFailed>(message);
+      const auto& progress = failed == nullptr
+                                 ? std::get<rdzv::WorkerReplaceable>(*message).failure.progress
+                                 : failed->failure.progress;
+      cause_step_.reset();
+      if (progress && progress->step_kind != StepKind::kCounted) cause_step_ = progress->step;
     }
     replacing_.reset();
+  }
+
+  // Restarts that count at this time.
+  int counted(CoreTime at) const {
+    const auto window = schedule_.config.restarts.window;
+    return static_cast<int>(std::ranges::count_if(
+        spent_, [&](CoreTime spent) { return window.count() == 0 || at - spent < window; }));
+  }
+
+  // What a failure says of the job's progress.
+  void note_progress() {
+    if (cause_step_ && (!best_step_ || *cause_step_ > *best_step_)) {
+      best_step_ = cause_step_;
+      in_vain_ = 0;
+    } else if (best_step_) {
+      in_vain_ += 1;
+    }
+  }
+  bool is_in_vain() const {
+    const int most = schedule_.config.restarts.no_progress_restarts;
+    return most > 0 && in_vain_ >= most;
   }
 
   void settled(const rdzv::RoundCore& core) {
@@ -302,8 +339,11 @@ class Invariants {
     for (const NodeId id : group_) {
       if (!core.has(id)) gone.insert(id);
     }
-    const int charged = core.restarts() - restarts_before_;
+    const int charged = core.restarts_in_all() - restarts_before_;
     const bool is_own_fault = failed_first_ && gone.size() == gone.count(*failed_first_);
+    if (is_own_fault) note_progress();
+    require(core.has_ended() || !is_own_fault || !is_in_vain(),
+            "a job that makes no progress is tried again");
     if (core.has_ended()) {
       require(charged == 0, "the end of the job spent budget");
     } else {
@@ -409,7 +449,7 @@ class Invariants {
     using Kind = rdzv::JobOutcome::Kind;
     if (outcome_) return;
     outcome_ = outcome;
-    require(outcome.restarts == core.restarts(), "the outcome miscounts the restarts");
+    require(outcome.restarts == core.restarts_in_all(), "the outcome miscounts the restarts");
     if (outcome.kind == Kind::kSucceeded) {
       require(rounds_ > 0 && outcome.exit_code == 0, "success without a round");
       const auto& last = starts_.begin()->second;
@@ -418,9 +458,13 @@ class Invariants {
     }
     if (outcome.kind == Kind::kFailed) {
       require(outcome.cause && outcome.exit_code != 0, "failure without a cause");
-      require(is_poison_ || outcome.restarts == schedule_.config.restarts.max_restarts,
+      const bool is_without_progress = outcome.exit_code == kExitNoProgress;
+      require(!is_without_progress || is_in_vain(), "the job has made progress");
+      require(is_poison_ || is_without_progress ||
+                  core.restarts() == schedule_.config.restarts.max_restarts,
               "the job failed with budget left");
-      require(is_poison_ == !outcome.sentence.empty(), "the report says nothing of a poison step");
+      require((is_poison_ || is_without_progress) == !outcome.sentence.empty(),
+              "the report does not say why there is no other try");
       require(faults_of_workers_.contains(core.round()), "the job failed, but no worker by itself");
     }
   }
@@ -430,7 +474,12 @@ class Invariants {
   bool was_stop_ahead_ = false;
   bool had_ended_ = false;
   Round round_before_{};
-  int restarts_before_ = 0;
+  int restarts_before_ = 0;  // all
+  int counted_before_ = 0;
+  std::vector<CoreTime> spent_;  // when each was
+  std::optional<std::int64_t> cause_step_;
+  std::optional<std::int64_t> best_step_;
+  int in_vain_ = 0;
 
   bool is_announced_ = false;                  // the current round
   std::map<NodeId, rdzv::RoundStart> starts_;  // of the round announced last

@@ -31,7 +31,13 @@ set(agent agent/core/node_core.cpp)
 plant(LossCostsBudget rendezvous/round/round_end.h "gone.size() == gone.count(cause_node)" "true")
 plant(FailureCostsNothing rendezvous/round/restart_policy.h "end.is_charged" "false")
 plant(BudgetIsOneTooMany rendezvous/round/restart_policy.h
-      "history_.restarts < rules_.max_restarts" "history_.restarts <= rules_.max_restarts")
+      "restarts(now) < rules_.max_restarts" "restarts(now) <= rules_.max_restarts")
+plant(RestartsCountForEver rendezvous/round/restart_policy.h "now - at < rules_.window" "true")
+plant(RestartsAreForgottenTooEarly rendezvous/round/restart_policy.h "now - at < rules_.window" "now - at < rules_.window / 2")
+plant(StepsOfBeforeAreProgress rendezvous/round/restart_policy.h "*step > *history_.step" "*step >= *history_.step")
+plant(OneRestartInVainTooMany rendezvous/round/restart_policy.h
+      "history_.without_progress < rules_.no_progress_restarts"
+      "history_.without_progress <= rules_.no_progress_restarts")
 plant(SettlesBeforeAllHaveStopped ${leader} "stopping.awaited.is_empty()" "stopping.awaited.size() <= 1")
 plant(CountsRoundsOfOthers ${leader} "*round != round_" "false")
 plant(BrokenConnectionIsNeverLost ${leader}
@@ -76,8 +82,8 @@ plant(LeaderIsMissedForEver ${agent}
 
 # Replacement in place.
 set(replacements rendezvous/round/replacements.h)
-plant(ReplacementCostsNothing rendezvous/round/restart_policy.h "history_.restarts += 1" "history_.restarts += 0")
-plant(RestartAfterAReplacementIsChargedAgain rendezvous/round/restart_policy.h "end.is_paid ? 0 : 1" "1")
+plant(ReplacementCostsNothing ${leader} "policy_.replaced(now_)" "void()")
+plant(RestartAfterAReplacementIsChargedAgain rendezvous/round/restart_policy.h "!end.is_paid" "true")
 plant(ReplacementThatFailedHasNotPaid ${leader} "stopping.retry = StoppingRound::Paid{}"
       "stopping.retry = StoppingRound::ByBudget{}")
 plant(ReplacesWhoHasCommittedNothing ${replacements} "failed.committed <= 0" "false")

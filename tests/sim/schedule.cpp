@@ -101,6 +101,19 @@ void add_recovery(Schedule& schedule) {
   }
 }
 
+// Numbers of their own: schedules of older seeds stay as they are but for this.
+void have_rules_of_progress(Schedule& schedule) {
+  Random random(schedule.seed ^ 0xB0D6E7);
+  auto& rules = schedule.config.restarts;
+  // A worker that dies at each start would be started for ever within a window.
+  if (!schedule.recovery.poison && random.chance(25)) {
+    rules.window = std::chrono::seconds(random.number(1, 6));
+  }
+  if (!schedule.recovery.is_on() && random.chance(25)) {
+    rules.no_progress_restarts = random.number(1, 2);
+  }
+}
+
 }  // namespace
 
 Schedule schedule_of(std::uint64_t seed) {
@@ -179,6 +192,7 @@ Schedule schedule_of(std::uint64_t seed) {
   const bool may_be_slow = !schedule.has_only_short_drops && !schedule.has_only_new_leader &&
                            !schedule.has_only_replacements;
   if (may_be_slow && random.chance(15)) schedule.workers.slow_exec_percent = 30;
+  have_rules_of_progress(schedule);
   return schedule;
 }
 
@@ -195,7 +209,9 @@ std::string to_string(const Schedule& schedule) {
   std::ostringstream text;
   const auto& config = schedule.config;
   text << "seed " << schedule.seed << ": --nnodes=" << config.min_nodes << ":" << config.max_nodes
-       << " --max-restarts=" << config.restarts.max_restarts
+       << " --max-restarts=" << config.restarts.max_restarts << "/"
+       << config.restarts.window.count()
+       << "ms --no-progress-restarts=" << config.restarts.no_progress_restarts
        << (config.has_exact_ranks ? ", static" : "")
        << (schedule.leader_is_alone ? ", ddpctl leader" : ", led by slot 0") << ", training "
        << schedule.workers.training.count() << " us, delay up to " << schedule.delay_max.count()

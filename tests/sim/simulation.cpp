@@ -73,6 +73,9 @@ class Simulation : VirtualJob {
     hello.min_nodes = schedule_.config.min_nodes;
     hello.max_nodes = schedule_.config.max_nodes;
     hello.max_restarts = schedule_.config.restarts.max_restarts;
+    hello.restart_window =
+        std::chrono::duration_cast<std::chrono::seconds>(schedule_.config.restarts.window);
+    hello.no_progress_restarts = schedule_.config.restarts.no_progress_restarts;
     hello.shutdown_timeout = kShutdownTimeout;
     const auto process = leads ? leader_process_ : std::make_shared<Process>();
     VirtualAgent& its = add(std::move(settings), process);

@@ -161,7 +161,9 @@ class VirtualAgent {
     const rdzv::RoundStart& start = action.start;
     require(facts_->live_workers == 0, "an agent started workers while others of its own lived");
     job_.workers_start(*this, start);
-    require(!started_ || (started_->round < start.round && started_->restarts <= start.restarts),
+    const bool may_count_less = settings_.hello.restart_window.count() > 0;
+    require(!started_ || (started_->round < start.round &&
+                          (may_count_less || started_->restarts <= start.restarts)),
             "an agent's rounds do not go up, or a restart was forgotten");
     started_ = start;
     undecided_ = 0;

@@ -54,9 +54,9 @@ struct NamedValue {
 struct WorkerProgress {
   std::optional<std::int64_t> step;  // the last completed one; nullopt: none was reported yet
   std::int64_t total_steps = 0;      // 0: not known
-  StepKind step_kind = StepKind::kProgram;  // not sent to the leader with a failure
-  std::chrono::nanoseconds since_step{};    // since the report of `step`
-  std::uint64_t collectives = 0;            // begun so far
+  StepKind step_kind = StepKind::kProgram;
+  std::chrono::nanoseconds since_step{};  // since the report of `step`
+  std::uint64_t collectives = 0;          // begun so far
   WorkerPhase phase = WorkerPhase::kUnknown;
   std::chrono::nanoseconds since_phase{};  // since the beginning of `phase`
   // The newest ones. Not sent to the leader with a failure.

@@ -172,7 +172,7 @@ TEST(CoreRecord, HowACoreWasSetUpComesBackAsItWas) {
   config.program = "train";
   config.min_nodes = 2;
   config.max_nodes = 5;
-  config.restarts = {3, 10ms, {1, 137}, {20ms, 30ms}, 40ms, {50ms, 60ms}};
+  config.restarts = {3, 70ms, 2, 10ms, {1, 137}, {20ms, 30ms}, 40ms, {50ms, 60ms}};
   config.has_exact_ranks = true;
   config.own_node.reset();
   config.join_timeout = 70ms;
@@ -182,7 +182,7 @@ TEST(CoreRecord, HowACoreWasSetUpComesBackAsItWas) {
   config.answer_timeout = 95ms;
   config.stop_margin = 99ms;
   config.replace_timeout = 101ms;
-  rdzv::Resumption resumption{Round{4}, {1, 2, 3}, true, 2, 100us, CoreTime(7s)};
+  rdzv::Resumption resumption{Round{4}, {1, 2, 3, 4, 500}, true, 2, 100us, CoreTime(7s)};
   const auto began = of<RoundBegan>(again(RoundBegan{config, resumption}));
   EXPECT_EQ(began.config.run_id, "job");
   EXPECT_EQ(began.config.restarts, config.restarts);

@@ -118,6 +118,7 @@ TEST(EventLines, TellWhyAJobEnded) {
   };
   EXPECT_EQ(reason(Kind::kSucceeded, 0), "all_succeeded");
   EXPECT_EQ(reason(Kind::kFailed, 110), "worker_failed") << "a worker may end with any code";
+  EXPECT_EQ(reason(Kind::kFailed, 116), "worker_failed") << "without a cause it is the worker's";
   EXPECT_EQ(reason(Kind::kStopped, 143), "signal");
   EXPECT_EQ(reason(Kind::kStopped, 113), "preemption");
   EXPECT_EQ(reason(Kind::kCannotRun, 2), "refused_by_leader");

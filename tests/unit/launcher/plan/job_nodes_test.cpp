@@ -304,9 +304,11 @@ TEST_F(PlanningNodes, JsonHasTheNodesAndTheRestartRules) {
                                R"("node_timeout_ms":6000,"reconnect_grace_ms":300,)"
                                R"("join_timeout_ms":600000,"last_call_timeout_ms":30000,)"
                                R"("proof":"none"})"));
-  EXPECT_EQ(whole.at("job").at("restarts"),
-            boost::json::parse(R"({"max_restarts":3,"min_uptime_ms":2000,"pause_first_ms":1000,)"
-                               R"("pause_max_ms":60000,"final_exit_codes":[2]})"));
+  EXPECT_EQ(
+      whole.at("job").at("restarts"),
+      boost::json::parse(
+          R"({"max_restarts":3,"window_ms":0,"no_progress_restarts":0,"min_uptime_ms":2000,"pause_first_ms":1000,)"
+          R"("pause_max_ms":60000,"final_exit_codes":[2]})"));
   const boost::json::value alone = boost::json::parse(to_json(*plan({})));
   EXPECT_EQ(alone.at("job").at("nodes").at("leader"), "alone");
   EXPECT_TRUE(alone.at("job").at("nodes").at("endpoint").is_null());

@@ -150,6 +150,11 @@ TEST_F(Planning, RestartsAreNotHeldBackUnlessAsked) {
   rdzv::RestartRules rules;
   rules.max_restarts = 7;
   EXPECT_EQ(job({"--max-restarts=7"}).restarts, rules);
+  rules.window = 1h;
+  rules.no_progress_restarts = 2;
+  EXPECT_EQ(job({"--max-restarts=7/1h", "--no-progress-restarts=2"}).restarts, rules);
+  rules.window = 0s;
+  rules.no_progress_restarts = 0;
   rules.min_uptime = 2500ms;
   rules.pause_after_failure = {1s, 60s};
   rules.final_exit_codes = {2, 139, 137};

@@ -95,14 +95,14 @@ JobRecord a_record() {
   record.incarnation = "3f-1";
   record.round = Round{4};
   record.nodes = 2;
-  record.history = {1, 2, 3};
+  record.history = {1, 2, 3, 4, 500};
   return record;
 }
 
 TEST(JobRecords, AreReadAsTheyAreWritten) {
   EXPECT_EQ(to_text(a_record()),
             R"({"ddprun":1,"incarnation":"3f-1","round":4,"nodes":2,"restarts":1,)"
-            R"("quick_failures":2,"quick_losses":3})");
+            R"("quick_failures":2,"quick_losses":3,"without_progress":4,"step":500})");
   JobRecord record = a_record();
   EXPECT_EQ(read_job_record(to_text(record)).value(), record);
   record.round.reset();
@@ -122,10 +122,12 @@ TEST(JobRecords, AndNothingElseIsRead) {
   for (
       const std::string text :
       {"", "hello", "{}", "[]", R"({"ddprun":2})", R"({"ddprun":1})", R"({"ddprun":"1"})",
-       R"({"ddprun":1,"incarnation":"","nodes":0,"restarts":0,"quick_failures":0,"quick_losses":0})",
-       R"({"ddprun":1,"incarnation":"a","nodes":-1,"restarts":0,"quick_failures":0,"quick_losses":0})",
-       R"({"ddprun":1,"incarnation":"a","nodes":1,"restarts":0,"quick_failures":0,"quick_losses":0,"round":-1})",
-       R"({"ddprun":1,"incarnation":"a","nodes":1,"restarts":0,"quick_failures":0,"quick_losses":0,"outcome":"AAAA"})",
+       R"({"ddprun":1,"incarnation":"","nodes":0,"restarts":0,"quick_failures":0,"quick_losses":0,"without_progress":0})",
+       R"({"ddprun":1,"incarnation":"a","nodes":-1,"restarts":0,"quick_failures":0,"quick_losses":0,"without_progress":0})",
+       R"({"ddprun":1,"incarnation":"a","nodes":1,"restarts":0,"quick_failures":0,"quick_losses":0,"without_progress":0,"round":-1})",
+       R"({"ddprun":1,"incarnation":"a","nodes":1,"restarts":0,"quick_failures":0,"quick_losses":0,"without_progress":0,"outcome":"AAAA"})",
+       R"({"ddprun":1,"incarnation":"a","nodes":1,"restarts":0,"quick_failures":0,"quick_losses":0,"without_progress":1})",
+       R"({"ddprun":1,"incarnation":"a","nodes":1,"restarts":0,"quick_failures":0,"quick_losses":0,"without_progress":0,"step":"a"})",
        R"({"ddprun":1,"leadership":"a","incarnation":"b","address":"nowhere"})"}) {
     EXPECT_FALSE(read_job_record(text)) << text;
     EXPECT_FALSE(read_leader_key(text, 1)) << text;
@@ -221,7 +223,7 @@ TEST(Ledger, HoldsARoundAndAllAfterItUntilItIsWritten) {
 TEST(ResumedRounds, BeginAfterTheLastOneWhenTheSurvivorsAreBack) {
   Resumption resumption;
   resumption.next = Round{5};
-  resumption.history = {2, 0, 0};
+  resumption.history.restarts = 2;
   resumption.goes_on = true;
   resumption.nodes_expected = 2;
   RoundConfig three = config();

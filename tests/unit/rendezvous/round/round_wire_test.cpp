@@ -169,7 +169,7 @@ TEST(RoundWire, OpeningIsThisInBytes) {
   const std::string bytes = encode(opening);
   EXPECT_EQ(hex(bytes),
             "44445052"  // DDPR
-            "0800"      // version
+            "0900"      // version
             "0100"      // flags
             "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f");
   EXPECT_EQ(decode_opening(bytes), opening);
@@ -181,26 +181,28 @@ TEST(RoundWire, OpeningIsThisInBytes) {
 TEST(RoundWire, ConnectIsThisInBytes) {
   const Connect connect{0x0102030405060708, 9, std::string(32, 'p'), example_hello()};
   EXPECT_EQ(hex(encode(AgentFrame(connect))),
-            without_spaces("9e000000 01"       // length, kind
-                           "0807060504030201"  // session
-                           "0900000000000000"  // received
-                           "20000000"          // proof
-                           "70707070707070707070707070707070"
-                           "70707070707070707070707070707070"
-                           "01"                         // there is a hello
-                           "08000000"                   // local_world_size
-                           "07000000 747261696e6572"    // role
-                           "08000000 31302e302e302e37"  // address
-                           "05000000 6e6f646537"        // host
-                           "01 06000000"                // node_rank
-                           "8877665544332211"           // session
-                           "05000000 6a6f622d31"        // run_id
-                           "05000000 747261696e"        // program
-                           "04000000 31303030"          // user
-                           "02000000 09000000"          // min_nodes, max_nodes
-                           "04000000 0c000000"          // max_restarts, shutdown_timeout
-                           "01 0c000000"                // last_round: round,
-                           "05000000 03000000"));       // node_count, restarts
+            without_spaces(
+                "a6000000 01"       // length, kind
+                "0807060504030201"  // session
+                "0900000000000000"  // received
+                "20000000"          // proof
+                "70707070707070707070707070707070"
+                "70707070707070707070707070707070"
+                "01"                          // there is a hello
+                "08000000"                    // local_world_size
+                "07000000 747261696e6572"     // role
+                "08000000 31302e302e302e37"   // address
+                "05000000 6e6f646537"         // host
+                "01 06000000"                 // node_rank
+                "8877665544332211"            // session
+                "05000000 6a6f622d31"         // run_id
+                "05000000 747261696e"         // program
+                "04000000 31303030"           // user
+                "02000000 09000000"           // min_nodes, max_nodes
+                "04000000 00000000 00000000"  // max_restarts, no_progress_restarts, restart_window
+                "0c000000"                    // shutdown_timeout
+                "01 0c000000"                 // last_round: round,
+                "05000000 03000000"));        // node_count, restarts
 }
 
 TEST(RoundWire, WelcomeAndGoneAreThisInBytes) {
@@ -216,7 +218,7 @@ TEST(RoundWire, WelcomeAndGoneAreThisInBytes) {
 
 TEST(RoundWire, RoundStartIsThisInBytes) {
   EXPECT_EQ(hex(encode(LeaderFrame(Message<ToAgent>{2, 1, example_start()}))),
-            without_spaces("55010000 06"                 // length, kind
+            without_spaces("56010000 06"                 // length, kind
                            "0200000000000000"            // number
                            "0100000000000000"            // received
                            "06"                          // it is a RoundStart
@@ -245,6 +247,7 @@ TEST(RoundWire, RoundStartIsThisInBytes) {
                            "6400000000000000"     // total_steps
                            "141a99be1c000000"     // since_step
                            "0710a5d4e8000000"     // collectives
+                           "00"                   // step_kind
                            "03 2a00000000000000"  // phase, since_phase
                            "01 01 00"             // killed_for_memory, …
                            "1d000000"             // hang
