@@ -275,7 +275,8 @@ std::optional<std::map<int, Nanoseconds>> LagCore::late_in(const Groups& groups,
       };
       lag -= std::max(Nanoseconds{}, waited(its, each.entered) - waited(usual, middle.entered));
     }
-    if (lag >= least) late[each.rank] = lag;
+    // A record may have any times, and lags are summed.
+    if (lag >= least) late[each.rank] = std::min(lag, kWindowsKept * window_);
   }
   if (late.empty()) return late;
   const Nanoseconds most =

@@ -585,6 +585,28 @@ TEST(LagCoreTest, TakesCallsThatComeTwice) {
 
 // ---- where the time goes
 
+// A worker may write anything into its record.
+TEST(LagCoreTest, TakesTimesOfAnyKind) {
+  constexpr std::int64_t kTimeMax = INT64_MAX / 4 - 1;  // as read_arrivals() has it
+  LagCore core;
+  const auto rank = [](int number, std::int64_t now_ms, auto entered) {
+    record::GroupArrivals group{
+        .id = 7, .size = 2, .rank = static_cast<std::uint32_t>(number), .entered = 1};
+    for (std::int64_t call = now_ms / 100 - 200; call < now_ms / 100; ++call) {
+      if (call > 0) group.calls.push_back({static_cast<std::uint64_t>(call), entered(call), {}});
+    }
+    return RankArrivals{number, std::nullopt, {group}};
+  };
+  for (std::int64_t now_ms = 5000; now_ms <= 120'000; now_ms += 5000) {
+    const auto honest = rank(0, now_ms, [](std::int64_t call) { return call * 100'000'000; });
+    const auto other = rank(1, now_ms, [](std::int64_t) { return kTimeMax; });
+    core.look(nanoseconds(now_ms * 1'000'000), {{.ranks = {honest, other}}});
+  }
+  ASSERT_EQ(core.slow().size(), 1U);
+  EXPECT_EQ(core.slow()[0].rank, 1);
+  EXPECT_EQ(core.slow()[0].lag, 20min) << "no lag is longer than what is kept";
+}
+
 TEST(LagCoreTest, SaysWhereTheTimeGoes) {
   LagCore core;
   // A step: 100 ms (rank 1: 150) to the first call, of which there is one, that takes a millisecond.
