@@ -1,6 +1,7 @@
 #include "agent/process/python_stacks.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -44,22 +45,41 @@ UniqueFd memory_with_stacks_of(pid_t pid) {
   return UniqueFd();
 }
 
+// A signal that is not handled would end the process; one that waits would be answered at some time.
+bool can_answer(pid_t pid, int signal) {
+  const ThreadSignals main = signals_of(pid, pid);
+  return !main.state.empty() &&
+         std::string_view("SR").find(main.state[0]) != std::string_view::npos &&
+         has_signal(main.caught, signal) && !has_signal(main.blocked, signal) &&
+         !has_signal(main.pending, signal);
+}
+
+constexpr std::chrono::milliseconds kPoll{1};
+
+bool lock(const UniqueFd& memory, std::chrono::steady_clock::time_point until) {
+  while (::flock(memory.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (std::chrono::steady_clock::now() >= until) return false;
+    std::this_thread::sleep_for(kPoll);
+  }
+  return true;
+}
+
 }  // namespace
 
 std::optional<PythonStacks> PythonStacks::ask(pid_t pid, int signal) {
-  const ThreadSignals main = signals_of(pid, pid);
-  // A signal that nobody handles would end the process; one that waits would be answered at some time.
-  if (main.state.empty() || std::string_view("SR").find(main.state[0]) == std::string_view::npos ||
-      !has_signal(main.caught, signal) || has_signal(main.blocked, signal) ||
-      has_signal(main.pending, signal)) {
-    return std::nullopt;
-  }
+  if (!has_signal(signals_of(pid, pid).caught, signal)) return std::nullopt;
   UniqueFd memory = memory_with_stacks_of(pid);
-  if (!memory || ::ftruncate(memory.get(), 0) != 0 ||
-      ::syscall(SYS_tgkill, pid, pid, signal) != 0) {
-    return std::nullopt;
-  }
-  return PythonStacks(pid, signal, std::move(memory));
+  if (!memory || !lock(memory, std::chrono::steady_clock::now() + kOtherLimit)) return std::nullopt;
+  PythonStacks stacks(pid, signal, std::move(memory));
+  const bool is_asked = can_answer(pid, signal) && ::ftruncate(stacks.memory_.get(), 0) == 0 &&
+                        ::syscall(SYS_tgkill, pid, pid, signal) == 0;
+  if (!is_asked) return std::nullopt;
+  return stacks;
+}
+
+// A child of the agent that has not executed its program yet has the descriptor, too.
+PythonStacks::~PythonStacks() {
+  if (memory_) ::flock(memory_.get(), LOCK_UN);
 }
 
 // While it is handled, the kernel blocks the signal. It does so a moment after the signal stops being
@@ -73,7 +93,6 @@ bool PythonStacks::is_done() const {
 }
 
 bool PythonStacks::await(std::chrono::steady_clock::time_point until) const {
-  constexpr std::chrono::milliseconds kPoll{1};
   while (!is_done() && std::chrono::steady_clock::now() < until) std::this_thread::sleep_for(kPoll);
   return is_done();
 }

@@ -143,6 +143,33 @@ TEST_F(PythonStacksTest, AnAnswerThatDoesNotEndIsNotDone) {
   EXPECT_FALSE(PythonStacks::ask(pid_)) << "it is at it";
 }
 
+// A look at many stacks and a request of a user may meet.
+TEST_F(PythonStacksTest, ThreadsThatAskTheSameProcessGetWholeAnswers) {
+  start([] { prepare(answer); });
+  const auto ask_often = [this] {
+    for (int i = 0; i < 20; ++i) {
+      const auto stacks = PythonStacks::ask(pid_);
+      if (!stacks) continue;  // the other one had it for too long
+      ASSERT_TRUE(is_done(*stacks, 10s));
+      EXPECT_EQ(stacks->text(1000), "line\nline\nline\n");
+    }
+  };
+  std::thread other(ask_often);
+  ask_often();
+  other.join();
+}
+
+TEST_F(PythonStacksTest, AProcessIsNotAskedWhileAnAnswerOfItIsKept) {
+  start([] { prepare(answer); });
+  auto first = PythonStacks::ask(pid_);
+  ASSERT_TRUE(first);
+  ASSERT_TRUE(is_done(*first, 10s));
+  EXPECT_FALSE(PythonStacks::ask(pid_));
+  EXPECT_EQ(first->text(1000), "line\nline\nline\n");
+  first.reset();
+  EXPECT_TRUE(PythonStacks::ask(pid_));
+}
+
 TEST_F(PythonStacksTest, AProcessThatHasEndedIsDone) {
   start([] { prepare(never_answer); });
   const auto stacks = PythonStacks::ask(pid_);
