@@ -1,7 +1,9 @@
 #include "agent/query/lag_query.h"
 
 #include <algorithm>
+#include <functional>
 #include <map>
+#include <ranges>
 #include <tuple>
 #include <utility>
 
@@ -17,6 +19,7 @@ constexpr std::size_t kNumbersOfCall = 4;
 // Ages of calls beyond it are of no use: one day.
 constexpr std::int64_t kAgeMaxUs = std::int64_t{86'400} * 1'000'000;
 constexpr double kMuchMore = 0.15;  // a share of all looks
+constexpr int kCountMax = 1000;     // looks at a stack, more than any agent makes
 
 }  // namespace
 
@@ -138,14 +141,15 @@ Result<ArrivalsAnswer> arrivals_answer_from(std::string_view text) {
     rdzv::RankArrivals& made = answer.ranks.emplace_back();
     made.rank = rank.rank;
     if (rank.steps) made.steps = std::clamp<std::int64_t>(*rank.steps, 0, INT64_MAX / 2);
-    for (GroupLine& group : rank.groups) {
+    for (const GroupLine& group : rank.groups | std::views::take(record::kGroupsMax)) {
       record::GroupArrivals& its = made.groups.emplace_back();
       its.id = group.id;
       its.size = group.size;
       its.rank = group.rank;
       its.is_channel = group.is_channel;
       its.entered = group.entered;
-      for (std::size_t at = 0; at + kNumbersOfCall <= group.calls.size(); at += kNumbersOfCall) {
+      const std::size_t count = std::min(group.calls.size() / kNumbersOfCall, record::kEntries);
+      for (std::size_t at = 0; at < count * kNumbersOfCall; at += kNumbersOfCall) {
         const auto at_ns = [now_us](std::int64_t age_us) {
           return (now_us - std::clamp<std::int64_t>(age_us, -kAgeMaxUs, kAgeMaxUs)) * 1000;
         };
@@ -174,12 +178,29 @@ Result<SamplesQuestion> samples_question_from(std::string_view text) {
   return parse_json<SamplesQuestion>(text, "the question what ranks do");
 }
 
-std::string to_json(const std::vector<RankSamples>& samples) {
-  return boost::json::serialize(JsonWriter::of(samples));
+std::string to_json(std::vector<RankSamples> samples, std::size_t bytes_max) {
+  std::size_t most = 0;  // stacks of a rank
+  for (RankSamples& each : samples) {
+    std::ranges::stable_sort(each.stacks, std::ranges::greater{}, &SeenStack::count);
+    most = std::max(most, each.stacks.size());
+  }
+  for (;;) {
+    std::string text = boost::json::serialize(JsonWriter::of(samples));
+    if (text.size() <= bytes_max || samples.empty()) return text;
+    if (most == 0) samples.clear();
+    most /= 2;
+    for (RankSamples& each : samples) each.stacks.resize(std::min(each.stacks.size(), most));
+  }
 }
 
 Result<std::vector<RankSamples>> samples_from(std::string_view text) {
-  return parse_json<std::vector<RankSamples>>(text, "the answer what ranks do");
+  auto samples = parse_json<std::vector<RankSamples>>(text, "the answer what ranks do");
+  if (!samples) return samples;
+  for (RankSamples& each : *samples) {
+    std::erase_if(each.stacks, [](const SeenStack& stack) { return stack.count < 1; });
+    for (SeenStack& stack : each.stacks) stack.count = std::min(stack.count, kCountMax);
+  }
+  return samples;
 }
 
 void add(RankSamples& samples, std::string frames) {

@@ -34,7 +34,7 @@ struct ArrivalsAnswer {
 };
 // At most `bytes_max` long: the oldest calls are left out. Times are whole microseconds.
 std::string to_json(ArrivalsAnswer answer, std::size_t bytes_max);
-// A peer's numbers are clamped before arithmetic.
+// A peer's numbers are clamped before arithmetic. Groups and calls beyond what a record holds are left out.
 Result<ArrivalsAnswer> arrivals_answer_from(std::string_view json);
 
 // ---- where a slow rank spends more time than another
@@ -62,7 +62,9 @@ struct RankSamples {
 
   bool operator==(const RankSamples&) const = default;
 };
-std::string to_json(const std::vector<RankSamples>& samples);
+// At most `bytes_max` long: the stacks that were seen least are left out.
+std::string to_json(std::vector<RankSamples> samples, std::size_t bytes_max);
+// A peer's numbers are clamped before arithmetic.
 Result<std::vector<RankSamples>> samples_from(std::string_view json);
 
 void add(RankSamples& samples, std::string frames);

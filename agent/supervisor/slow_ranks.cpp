@@ -41,8 +41,9 @@ SlowRanks::SlowRanks(const AgentParts& parts, const Others& others)
   others.job.answer_with("samples", [this](std::string_view question,
                                            const JobQuery::Reply& reply) {
     const auto read = samples_question_from(question);
-    if (!read) return reply(to_json(std::vector<RankSamples>()));
-    sample(*read, [reply](const std::vector<RankSamples>& samples) { reply(to_json(samples)); });
+    sample(read.value_or(SamplesQuestion()), [reply](std::vector<RankSamples> samples) {
+      reply(to_json(std::move(samples), rdzv::limits::kMaxAnswerBytes));
+    });
   });
 }
 

@@ -15,6 +15,7 @@ namespace ddprun::agent {
 namespace {
 
 using namespace std::chrono_literals;
+using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::Le;
 using ::testing::SizeIs;
@@ -47,7 +48,7 @@ TEST(LagQuery, ComesBackAsItWas) {
   EXPECT_EQ(*samples_question, (SamplesQuestion{Round{2}, {3, 5}}));
   const SeenStack stack{.frames = "load (train.py:4)\nmain (train.py:9)\n", .count = 7};
   const std::vector<RankSamples> samples{{.rank = 3, .stacks = {stack}}};
-  const auto samples_read = samples_from(to_json(samples));
+  const auto samples_read = samples_from(to_json(samples, 10'000));
   ASSERT_TRUE(samples_read);
   EXPECT_EQ(*samples_read, samples);
 }
@@ -94,6 +95,70 @@ TEST(LagQuery, APeersNumbersAreClamped) {
   }
   EXPECT_FALSE(arrivals_answer_from("{}"));
   EXPECT_FALSE(arrivals_answer_from("[1"));
+}
+
+TEST(LagQuery, ACutTextIsRefused) {
+  const auto is_refused = [](const std::string& text, const auto& read) {
+    ASSERT_TRUE(read(text)) << text;
+    for (std::size_t size = 0; size < text.size(); ++size) {
+      EXPECT_FALSE(read(text.substr(0, size))) << text.substr(0, size);
+    }
+  };
+  is_refused(to_json(an_answer(3), 10'000), &arrivals_answer_from);
+  is_refused(to_json(ArrivalsQuestion{Round{2}, 256}), &arrivals_question_from);
+  is_refused(to_json(SamplesQuestion{Round{2}, {3, 5}}), &samples_question_from);
+  is_refused(to_json(std::vector<RankSamples>{{3, {{"main (train.py:9)\n", 7}}}}, 10'000),
+             &samples_from);
+}
+
+TEST(LagQuery, ACallThatIsCutIsLeftOut) {
+  const auto read = arrivals_answer_from(
+      R"({"now_us":100,"ranks":[{"rank":0,"steps":null,"groups":[{"id":1,"size":2,"rank":0,)"
+      R"("is_channel":false,"entered":2,"calls":[1,50,40,-1,2,30,20]}]}]})");
+  ASSERT_TRUE(read);
+  EXPECT_THAT(read->ranks.at(0).groups.at(0).calls,
+              ElementsAre(record::Arrival{1, 50'000, 60'000, -1}));
+}
+
+// A worker's record has no more, and what is kept of an answer is larger than its text.
+TEST(LagQuery, GroupsAndCallsBeyondWhatARecordHoldsAreLeftOut) {
+  ArrivalsAnswer answer = an_answer(3 * record::kEntries);
+  auto& groups = answer.ranks[0].groups;
+  groups.resize(1);
+  while (groups.size() < 10 * record::kGroupsMax) groups.push_back({.id = groups.size()});
+  const auto read = arrivals_answer_from(to_json(answer, SIZE_MAX));
+  ASSERT_TRUE(read);
+  EXPECT_THAT(read->ranks.at(0).groups, SizeIs(record::kGroupsMax));
+  EXPECT_THAT(read->ranks[0].groups[0].calls, SizeIs(record::kEntries));
+}
+
+TEST(LagQuery, OfManyStacksThoseThatWereSeenMostAreLeft) {
+  RankSamples many{3, {}};
+  for (int i = 0; i < 64; ++i) {
+    many.stacks.push_back({"f" + std::to_string(i) + " (a.py:1)\n", i + 1});
+  }
+  const std::string text =
+      to_json(std::vector<RankSamples>{many, {4, {{"main (train.py:9)\n", 7}}}}, 1'000);
+  EXPECT_THAT(text, SizeIs(Le(1'000)));
+  const auto read = samples_from(text);
+  ASSERT_TRUE(read);
+  ASSERT_THAT(*read, SizeIs(2));
+  EXPECT_THAT(read->at(0).stacks, SizeIs(16));
+  EXPECT_EQ(read->at(0).stacks.at(0).count, 64);
+  EXPECT_EQ(to_json(std::vector<RankSamples>{many}, 10), "[]");
+}
+
+TEST(LagQuery, CountsOfStacksAreClamped) {
+  const auto counted = [](std::int64_t count) {
+    return R"({"frames":"evil (evil.py:1)\n","count":)" + std::to_string(count) + "}";
+  };
+  const auto read =
+      samples_from(R"([{"rank":3,"stacks":[)" + counted(INT32_MAX) + "," + counted(INT32_MAX) +
+                   "," + counted(INT32_MIN) + "," + counted(-1) + "," + counted(0) + "]}]");
+  ASSERT_TRUE(read);
+  ASSERT_THAT(read->at(0).stacks, SizeIs(2)) << "what was not seen is no stack";
+  EXPECT_EQ(where_it_is_slow(read->at(0), {4, {{"main (train.py:9)\n", 7}}}), "evil (evil.py:1)");
+  EXPECT_FALSE(samples_from(R"([{"rank":3,"stacks":[)" + counted(INT64_MAX) + "]}]"));
 }
 
 // ---- stacks
