@@ -18,7 +18,7 @@ using std::chrono::microseconds;
 
 constexpr int kLooksPerMinute = 12;
 constexpr auto kArrivalsPatience = 1s;
-constexpr auto kSamplesPatience = 10s;
+constexpr auto kSamplesPatience = StackSamples::kLimit + 2s;
 // Calls of each group: fewer in a large job, so that the first node has as much to do.
 constexpr int kCallsOfAll = 16'384;
 constexpr int kCallsMin = 16;
@@ -38,13 +38,13 @@ SlowRanks::SlowRanks(const AgentParts& parts, const Others& others)
                          [this](std::string_view question, const JobQuery::Reply& reply) {
                            reply(answer_arrivals(question));
                          });
-  others.job.answer_with("samples", [this](std::string_view question,
-                                           const JobQuery::Reply& reply) {
-    const auto read = samples_question_from(question);
-    sample(read.value_or(SamplesQuestion()), [reply](std::vector<RankSamples> samples) {
-      reply(to_json(std::move(samples), rdzv::limits::kMaxAnswerBytes));
-    });
-  });
+  others.job.answer_with(
+      "samples", [this](std::string_view question, const JobQuery::Reply& reply) {
+        const auto read = samples_question_from(question);
+        sample(read.value_or(SamplesQuestion()), [reply](std::vector<RankSamples> samples) {
+          reply(to_json(std::move(samples), rdzv::limits::kMaxAnswerBytes));
+        });
+      });
 }
 
 void SlowRanks::on(const WorkerEvent& event) {
@@ -61,7 +61,7 @@ void SlowRanks::round_began() {
   told_.clear();
   nodes_of_ranks_.clear();
   core_.reset();
-  const rdzv::RoundStart& round = others_.workers.view().round();
+  const rdzv::RoundStart& round = others_.node.round;
   if (!parts_.job.finds_slow_ranks || round.node_rank != 0 || round.world_size < 2) return;
   core_.emplace(minute_);
   look_later();
@@ -72,32 +72,36 @@ void SlowRanks::look_later() {
 }
 
 std::size_t SlowRanks::calls_asked() const {
-  const int world_size = std::max(others_.workers.view().round().world_size, 1);
+  const int world_size = std::max(others_.node.round.world_size, 1);
   return static_cast<std::size_t>(std::clamp(kCallsOfAll / world_size, kCallsMin, kCallsMax));
 }
 
 void SlowRanks::look() {
-  if (!core_ || others_.node.running_round() == nullptr) return;
+  if (!core_ || !others_.node.is_running()) return;
   look_later();
-  const rdzv::RoundStart& round = others_.workers.view().round();
+  const rdzv::RoundStart& round = others_.node.round;
   if (round.node_count == 1) return judge({here()});
   others_.job.ask(std::nullopt, to_json(ArrivalsQuestion{round.round, calls_asked()}),
                   lifetime_.guard([this, asked = round.round](const JobQuery::Outcome& outcome) {
-                    if (core_ && others_.workers.view().round().round == asked) take(outcome);
+                    if (core_ && others_.node.round.round == asked) take(outcome);
                   }),
                   kArrivalsPatience);
 }
 
 rdzv::NodeArrivals SlowRanks::here() const {
-  return {.ranks = others_.workers.view().arrivals(calls_asked())};
+  return {.ranks = others_.node.arrivals(calls_asked())};
+}
+
+bool SlowRanks::is_here(int rank) const {
+  const int local_rank = rank - others_.node.round.rank_offset;
+  return local_rank >= 0 && local_rank < parts_.job.local_world_size;
 }
 
 std::string SlowRanks::answer_arrivals(std::string_view question) const {
   const auto read = arrivals_question_from(question);
   ArrivalsAnswer answer{.now = Clock::now().time_since_epoch(), .ranks = {}};
-  const rdzv::RoundStart* const round = others_.node.running_round();
-  if (read && round != nullptr && round->round == read->round) {
-    answer.ranks = others_.workers.view().arrivals(std::min<std::size_t>(read->calls, kCallsMax));
+  if (read && runs(read->round)) {
+    answer.ranks = others_.node.arrivals(std::min<std::size_t>(read->calls, kCallsMax));
   }
   return to_json(std::move(answer), rdzv::limits::kMaxAnswerBytes);
 }
@@ -107,15 +111,15 @@ void SlowRanks::take(const JobQuery::Outcome& outcome) {
   if (outcome.asked) {
     for (const auto& member : outcome.asked->view.members) hosts_[member.id] = member.host;
   }
-  const int world_size = others_.workers.view().round().world_size;
+  const int world_size = others_.node.round.world_size;
   for (const auto& [id, text] : outcome.answers) {
     auto answer = arrivals_answer_from(text);
     if (!answer || answer->ranks.empty()) continue;
     rdzv::ClockOffset& clock = clocks_[id];
     const auto received = outcome.answered_at.at(id).time_since_epoch();
     clock.answered(outcome.asked_at.time_since_epoch(), received, answer->now);
-    std::erase_if(answer->ranks, [world_size](const rdzv::RankArrivals& each) {
-      return each.rank < 0 || each.rank >= world_size;
+    std::erase_if(answer->ranks, [&](const rdzv::RankArrivals& each) {
+      return each.rank < 0 || each.rank >= world_size || is_here(each.rank);
     });
     for (const rdzv::RankArrivals& each : answer->ranks) nodes_of_ranks_[each.rank] = id;
     const auto [offset, error] = clock.at(received);
@@ -157,7 +161,7 @@ void SlowRanks::find_places(std::vector<rdzv::SlowRank> slow) {
     std::vector<RankSamples> samples;
     int awaited = 1;
   };
-  SamplesQuestion question{others_.workers.view().round().round, {}};
+  SamplesQuestion question{others_.node.round.round, {}};
   for (const rdzv::SlowRank& each : slow | std::views::take(kPlacesMax)) {
     question.ranks.insert(question.ranks.end(), {each.rank, each.reference});
   }
@@ -169,7 +173,7 @@ void SlowRanks::find_places(std::vector<rdzv::SlowRank> slow) {
                      round = question.round](std::vector<RankSamples> samples) {
     std::ranges::move(samples, std::back_inserter(found->samples));
     if (--found->awaited > 0) return;
-    if (!core_ || others_.workers.view().round().round != round) return;
+    if (!core_ || others_.node.round.round != round) return;
     const auto samples_of = [&](int rank) {
       const auto its = std::ranges::find(found->samples, rank, &RankSamples::rank);
       return its == found->samples.end() ? RankSamples{} : *its;
@@ -178,15 +182,21 @@ void SlowRanks::find_places(std::vector<rdzv::SlowRank> slow) {
       tell(each, where_it_is_slow(samples_of(each.rank), samples_of(each.reference)));
     }
   };
-  const bool is_alone = others_.workers.view().round().node_count == 1;
+  const bool is_alone = others_.node.round.node_count == 1;
   if (!is_alone) {
     found->awaited = 2;
     others_.job.ask(std::nullopt, to_json(question),
-                    lifetime_.guard([take](const JobQuery::Outcome& outcome) {
+                    lifetime_.guard([this, take](const JobQuery::Outcome& outcome) {
                       std::vector<RankSamples> all;
                       for (const auto& [id, text] : outcome.answers) {
-                        auto samples = samples_from(text);
-                        if (samples) std::ranges::move(*samples, std::back_inserter(all));
+                        const auto samples = samples_from(text);
+                        if (!samples) continue;
+                        std::ranges::copy_if(*samples, std::back_inserter(all),
+                                             [&, id = id](const RankSamples& each) {
+                                               const auto node = nodes_of_ranks_.find(each.rank);
+                                               return node != nodes_of_ranks_.end() &&
+                                                      node->second == id;
+                                             });
                       }
                       take(std::move(all));
                     }),
@@ -197,10 +207,7 @@ void SlowRanks::find_places(std::vector<rdzv::SlowRank> slow) {
 
 void SlowRanks::sample(const SamplesQuestion& question,
                        std::function<void(std::vector<RankSamples>)> done) {
-  const rdzv::RoundStart* const round = others_.node.running_round();
-  const bool is_this_round = round != nullptr && round->round == question.round;
-  others_.workers.stacks().sample(is_this_round ? question.ranks : std::vector<int>(),
-                                  std::move(done));
+  others_.node.sample(runs(question.round) ? question.ranks : std::vector<int>(), std::move(done));
 }
 
 // ---- telling
@@ -222,8 +229,7 @@ void SlowRanks::tell(const rdzv::SlowRank& slow, const std::string& where) {
   if (known != slow_.end()) known->second = status_of(slow, where);
   told_[slow.rank].where = where;
   parts_.log.warn(printable(sentence(slow, host_of(slow.rank), where)));
-  others_.events.write(
-      SlowSeen{others_.workers.view().round().round, slow, host_of(slow.rank), where});
+  others_.events.write(SlowSeen{others_.node.round.round, slow, host_of(slow.rank), where});
 }
 
 void SlowRanks::fill(NodeStatus& status) const {

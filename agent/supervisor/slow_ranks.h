@@ -18,9 +18,8 @@
 #include "agent/query/job_query.h"
 #include "agent/query/lag_query.h"
 #include "agent/status/node_status.h"
-#include "agent/supervisor/node_report.h"
 #include "agent/supervisor/parts.h"
-#include "agent/supervisor/workers.h"
+#include "agent/supervisor/stack_samples.h"
 #include "rendezvous/common/loop/lifetime.h"
 #include "rendezvous/common/loop/timer.h"
 #include "rendezvous/round/lag_core.h"
@@ -29,9 +28,15 @@ namespace ddprun::agent {
 
 class SlowRanks {
  public:
+  // What it sees of this node. Functions, because tests give values.
+  struct Node {
+    const rdzv::RoundStart& round;  // the current one, or the last
+    std::function<bool()> is_running;
+    std::function<std::vector<rdzv::RankArrivals>(std::size_t most)> arrivals;  // as in WorkerView
+    std::function<void(const std::vector<int>& ranks, StackSamples::Done)> sample;  // NodeStacks
+  };
   struct Others {
-    const NodeReport& node;
-    Workers& workers;
+    Node node;
     JobQuery& job;
     EventLog& events;
   };
@@ -49,7 +54,11 @@ class SlowRanks {
   void look_later();
   void look();
   void judge(const std::vector<rdzv::NodeArrivals>& nodes);
+  bool runs(Round round) const {
+    return others_.node.is_running() && others_.node.round.round == round;
+  }
   rdzv::NodeArrivals here() const;
+  bool is_here(int rank) const;
   std::size_t calls_asked() const;
   void take(const JobQuery::Outcome& outcome);
   std::string answer_arrivals(std::string_view question) const;

@@ -63,7 +63,13 @@ Supervisor::Supervisor(const Job& job)
           log_.writes(Log::Level::kInfo)),
       hangs_(parts_, {report_, workers_, store_, queries_.query(), observers_.events},
              [this](const WorkerHung& hung) { post(hung); }),
-      slow_ranks_(parts_, {report_, workers_, queries_.query(), observers_.events}),
+      slow_ranks_(parts_, {{workers_.view().round(), [this] { return core_.is_running(); },
+                            [this](std::size_t most) { return workers_.view().arrivals(most); },
+                            [this](const std::vector<int>& ranks, StackSamples::Done done) {
+                              workers_.stacks().sample(ranks, std::move(done));
+                            }},
+                           queries_.query(),
+                           observers_.events}),
       timer_(io_),
       late_regroup_(io_),
       late_start_(io_) {}

@@ -7,6 +7,7 @@
 #include <boost/asio/io_context.hpp>
 
 #include "rendezvous/common/limits.h"
+#include "tests/unit/agent/query/fake_leader.h"
 
 namespace ddprun::agent {
 namespace {
@@ -16,20 +17,6 @@ using rdzv::LeaderView;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
-
-class FakeLeader final : public rdzv::Leader {
- public:
-  void join(rdzv::NodeHello) override {}
-  void tell(const rdzv::ToLeader&) override {}
-  void ask(rdzv::PeerRequest question) override { asked.push_back(std::move(question)); }
-  void answer(rdzv::PeerReply answer) override { answered.push_back(std::move(answer)); }
-  bool may_exit() override { return true; }
-  bool is_here() const override { return false; }
-  std::string local_address() const override { return "127.0.0.1"; }
-
-  std::vector<rdzv::PeerRequest> asked;
-  std::vector<rdzv::PeerReply> answered;
-};
 
 NodeStatus node(const std::string& host, int node_rank) {
   NodeStatus status;
