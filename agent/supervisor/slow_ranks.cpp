@@ -34,17 +34,17 @@ microseconds in_us(std::chrono::nanoseconds time) {
 
 SlowRanks::SlowRanks(const AgentParts& parts, const Others& others)
     : parts_(parts), others_(others), minute_(minute_of(parts.job.environment)), timer_(parts.io) {
-  others.job.answer_with("arrivals",
-                         [this](std::string_view question, const JobQuery::Reply& reply) {
-                           reply(answer_arrivals(question));
-                         });
   others.job.answer_with(
-      "samples", [this](std::string_view question, const JobQuery::Reply& reply) {
+      "arrivals", lifetime_.guard([this](std::string_view question, const JobQuery::Reply& reply) {
+        reply(answer_arrivals(question));
+      }));
+  others.job.answer_with(
+      "samples", lifetime_.guard([this](std::string_view question, const JobQuery::Reply& reply) {
         const auto read = samples_question_from(question);
         sample(read.value_or(SamplesQuestion()), [reply](std::vector<RankSamples> samples) {
           reply(to_json(std::move(samples), rdzv::limits::kMaxAnswerBytes));
         });
-      });
+      }));
 }
 
 void SlowRanks::on(const WorkerEvent& event) {

@@ -441,6 +441,14 @@ TEST_F(SlowRanksAsked, AQuestionThatMakesNoSenseHasAnEmptyAnswer) {
   EXPECT_THAT(sampled_.at(0).ranks, IsEmpty());
 }
 
+TEST_F(SlowRanksAsked, AQuestionAfterTheEndHasNoAnswer) {
+  slow_.reset();
+  ask(to_json(ArrivalsQuestion{Round{1}, 16}));
+  ask(to_json(SamplesQuestion{Round{1}, {2}}));
+  EXPECT_THAT(leader_.answered, IsEmpty());
+  EXPECT_THAT(sampled_, IsEmpty());
+}
+
 // The leader would end the connection of a node that says more.
 TEST_F(SlowRanksAsked, StacksAreToldAsFarAsAnAnswerMayBeLong) {
   ask(to_json(SamplesQuestion{Round{1}, {2, 3}}));
