@@ -19,7 +19,9 @@ constexpr std::size_t kNumbersOfCall = 4;
 // Ages of calls beyond it are of no use: one day.
 constexpr std::int64_t kAgeMaxUs = std::int64_t{86'400} * 1'000'000;
 constexpr double kMuchMore = 0.15;  // a share of all looks
-constexpr int kCountMax = 1000;     // looks at a stack, more than any agent makes
+// … and more than chance: so many standard deviations of the difference.
+constexpr double kDeviations = 2.5;
+constexpr int kCountMax = 1000;  // looks at a stack, more than any agent makes
 
 }  // namespace
 
@@ -222,6 +224,18 @@ static std::vector<std::string> lines_of(std::string_view text) {
   return lines;
 }
 
+// Of the share of looks that have the frame; a few looks say little, also where all or none have it.
+double variance_of(const std::string& frame, const RankSamples& samples) {
+  double all = 2;
+  double with = 1;
+  for (const SeenStack& stack : samples.stacks) {
+    all += stack.count;
+    if (std::ranges::count(lines_of(stack.frames), frame) > 0) with += stack.count;
+  }
+  const double share = with / all;
+  return share * (1 - share) / all;
+}
+
 // Each stack counts a frame once, however deep it recurses.
 std::string where_it_is_slow(const RankSamples& slow, const RankSamples& other) {
   const auto shares_of = [](const RankSamples& samples) {
@@ -243,8 +257,13 @@ std::string where_it_is_slow(const RankSamples& slow, const RankSamples& other) 
     if (const auto found = more.find(frame); found != more.end()) found->second -= share;
   }
   double most = 0;
-  for (const auto& [frame, share] : more) most = std::max(most, share);
+  std::string at_most;
+  for (const auto& [frame, share] : more) {
+    if (share > most) std::tie(at_most, most) = std::pair(frame, share);
+  }
   if (other.stacks.empty() || most < kMuchMore) return {};
+  const double variance = variance_of(at_most, slow) + variance_of(at_most, other);
+  if (most * most < kDeviations * kDeviations * variance) return {};
   // What a frame calls has at most as much more as it has itself.
   constexpr double kNearlyAll = 0.75;
   std::string innermost;

@@ -1,5 +1,6 @@
 #include "agent/supervisor/stack_samples.h"
 
+#include <algorithm>
 #include <boost/asio/post.hpp>
 #include <chrono>
 #include <utility>
@@ -14,9 +15,16 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr int kLooks = 32;
+constexpr int kAnswers = 32;  // of each worker
+constexpr int kLooks = 64;    // a busy machine lets some of them be late
 constexpr auto kAnswerLimit = 50ms;
 constexpr std::size_t kSampleBytes = std::size_t{256} * 1024;
+
+int answers_of(const RankSamples& samples) {
+  int all = 0;
+  for (const SeenStack& stack : samples.stacks) all += stack.count;
+  return all;
+}
 
 }  // namespace
 
@@ -34,7 +42,7 @@ void StackSamples::take(std::vector<Worker> workers, Done done) {
   workers_ = std::move(workers);
   seen_.clear();
   for (const Worker& each : workers_) seen_.push_back({each.rank, {}});
-  looks_ = workers_.empty() ? kLooks : 0;
+  looks_ = 0;
   done_ = std::move(done);
   limit_.arm(ways_.limit, [this] { finish(); });
   look_later();
@@ -47,7 +55,9 @@ void StackSamples::finish() {
 }
 
 void StackSamples::look_later() {
-  if (looks_ == kLooks) return timer_.arm(0ms, [this] { finish(); });
+  const auto has_enough = [](const RankSamples& each) { return answers_of(each) >= kAnswers; };
+  if (looks_ == kLooks || std::ranges::all_of(seen_, has_enough))
+    return timer_.arm(0ms, [this] { finish(); });
   const auto range = static_cast<std::uint64_t>((ways_.pause_max - ways_.pause_min).count()) + 1;
   const auto more = static_cast<std::chrono::milliseconds::rep>(random_number() % range);
   timer_.arm(ways_.pause_min + std::chrono::milliseconds(more), [this] { look(); });
@@ -64,7 +74,8 @@ void StackSamples::look() {
       [this, request = request_](const std::vector<std::string>& texts) {
         if (!done_ || request != request_) return;
         for (std::size_t i = 0; i < texts.size(); ++i) {
-          if (!texts[i].empty()) add(seen_[i], program_frames_in(texts[i]));
+          if (texts[i].empty() || answers_of(seen_[i]) == kAnswers) continue;
+          add(seen_[i], program_frames_in(texts[i]));
         }
         look_later();
       });

@@ -191,6 +191,17 @@ TEST(WhereItIsSlow, IsTheCallerWhereNoLineOfItStandsOut) {
   EXPECT_EQ(where_it_is_slow(slow, other), "main (train.py:9)");
 }
 
+// A busy machine lets most looks be late.
+TEST(WhereItIsSlow, IsNotSaidUponAFewLooks) {
+  const RankSamples slow = samples({{"main (train.py:64)\n", 4}, {"main (train.py:11)\n", 2}});
+  const RankSamples other = samples({{"main (train.py:64)\n", 2}, {"main (train.py:11)\n", 4}});
+  EXPECT_THAT(where_it_is_slow(slow, other), IsEmpty()) << "a third more, of six";
+  const RankSamples all = samples({{"next_batch (loader.py:7)\n", 5}});
+  EXPECT_EQ(where_it_is_slow(all, samples({{"main (train.py:11)\n", 5}})),
+            "next_batch (loader.py:7)")
+      << "always and never";
+}
+
 TEST(WhereItIsSlow, IsNotSaidWhereBothDoTheSame) {
   const RankSamples one = samples({{"main (train.py:9)\n", 16}, {"main (train.py:11)\n", 16}});
   const RankSamples other = samples({{"main (train.py:9)\n", 14}, {"main (train.py:11)\n", 18}});
