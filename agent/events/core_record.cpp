@@ -272,6 +272,7 @@ static void fields(auto& json, Is<rdzv::Resumption> auto& resumption) {
   json("quick_losses", resumption.history.quick_losses);
   json.may_lack("without_progress", resumption.history.without_progress);
   json.may_lack("failed_at_step", resumption.history.step);
+  json.may_lack("step_kind", resumption.history.step_kind);
   json("goes_on", resumption.goes_on);
   json("nodes_expected", resumption.nodes_expected);
   json("uptime_us", resumption.uptime);

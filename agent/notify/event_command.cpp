@@ -38,13 +38,21 @@ void EventCommand::round_began(int node_rank) {
   run_later();
 }
 
+void EventCommand::job_ends(rdzv::JobOutcome::Kind kind) {
+  using Kind = rdzv::JobOutcome::Kind;
+  if (kind == Kind::kCannotRun && tells_ == Tells::kNo) tells_ = Tells::kYes;
+  const bool had_rounds = kind == Kind::kSucceeded || kind == Kind::kFailed;
+  if (had_rounds && tells_ == Tells::kHolds) tells_ = Tells::kNo;
+  if (tells_ == Tells::kNo) lines_.clear();
+}
+
 void EventCommand::take(std::string_view line) {
   if (command_.empty() || tells_ == Tells::kNo) return;
   if (lines_.size() + line.size() > kWaitingBytesMax) {
     if (!std::exchange(has_dropped_, true)) {
       warn_("--on-event: its command is too slow for what happens, and does not get all of it");
     }
-    return;
+    lines_.clear();  // what comes last counts most
   }
   lines_ += line;
   run_later();
@@ -105,7 +113,6 @@ void EventCommand::complain(const std::string& why) {
   warn_("--on-event=" + printable(command_) + ": " + why + "; the job goes on, and so do its runs");
 }
 
-// A job that no round has begun on is told of by each of its nodes: none knows of the others.
 void EventCommand::tell_last(std::function<void()> done) {
   when_idle_ = std::move(done);
   tells_ = Tells::kNo;  // what comes after is the end of this node alone

@@ -18,6 +18,7 @@
 #include "rendezvous/common/environment.h"
 #include "rendezvous/common/exit_status.h"
 #include "rendezvous/common/loop/timer.h"
+#include "rendezvous/round/round_messages.h"
 
 namespace ddprun::agent {
 
@@ -32,6 +33,9 @@ class EventCommand {
   void begin(std::atomic<pid_t>* keeper_slot);
   // Before the event of that round.
   void round_began(int node_rank);
+  // Before the event of the job's end. A node that is left alone tells it, whichever it is; one that was never in a round of
+  // a job that had rounds does not.
+  void job_ends(rdzv::JobOutcome::Kind kind);
   void take(std::string_view line);
 
   // At the job's end: runs the command with the lines that are left, and calls `done` once when it has ended; from here

@@ -51,7 +51,7 @@ Result<std::unique_ptr<CommandRun>> CommandRun::start(boost::asio::io_context& i
   spec.argv = {kShell, "-c", what.command};
   spec.environment = to_lines(what.environment);
   spec.stdin_fd = input->get();
-  spec.stdout_fd = output.get();
+  spec.stdout_fd = what.wants_errors ? nowhere.get() : output.get();
   spec.stderr_fd = what.wants_errors ? output.get() : nowhere.get();
   spec.keeper_slot = what.keeper_slot;
   auto process = WorkerProcess::start(

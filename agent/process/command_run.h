@@ -26,8 +26,9 @@ class CommandRun {
   struct What {
     const std::string& command;
     const Environment& environment;
-    std::string_view input = {};      // all that its stdin has
-    bool wants_errors = false;        // the output is of stderr, too, which else goes nowhere
+    std::string_view input = {};  // all that its stdin has
+    bool wants_errors =
+        false;  // the output is stderr's, and stdout goes nowhere; else the other way
     std::atomic<pid_t>* keeper_slot;  // as in ProcessSpec
   };
   // `done` is called once, from the loop, when its group is gone; it may destroy this object.

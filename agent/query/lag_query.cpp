@@ -224,7 +224,7 @@ static std::vector<std::string> lines_of(std::string_view text) {
   return lines;
 }
 
-// Of the share of looks that have the frame; a few looks say little, also where all or none have it.
+// The variance of the share of looks that have the frame; a few looks say little, also where all or none have it.
 double variance_of(const std::string& frame, const RankSamples& samples) {
   double all = 2;
   double with = 1;

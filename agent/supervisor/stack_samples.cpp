@@ -15,7 +15,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr int kAnswers = 32;  // of each worker
+constexpr int kAnswers = 32;  // that each worker gives
 constexpr int kLooks = 64;    // a busy machine lets some of them be late
 constexpr auto kAnswerLimit = 50ms;
 constexpr std::size_t kSampleBytes = std::size_t{256} * 1024;

@@ -265,6 +265,7 @@ void Supervisor::perform(const Finish& action) {
     outcome_->sentence = outcome_->stop_signal == 0 ? signals_.notice() : requests_.stop_asked_by();
   }
   notices_.end();
+  observers_.command.job_ends(outcome_->kind);
   observers_.events.finished(*outcome_, job_.exit_code(outcome_->exit_code));
   workers_.job_is_over();
   if (action.outcome.kind == rdzv::JobOutcome::Kind::kSucceeded) {

@@ -83,7 +83,10 @@ std::string to_text(const JobRecord& record) {
   object["quick_failures"] = record.history.quick_failures;
   object["quick_losses"] = record.history.quick_losses;
   object["without_progress"] = record.history.without_progress;
-  if (record.history.step) object["step"] = *record.history.step;
+  if (record.history.step) {
+    object["step"] = *record.history.step;
+    object["step_kind"] = static_cast<int>(record.history.step_kind);
+  }
   if (record.outcome) {
     object["outcome"] = to_base64(bytes_of(*record.outcome));
     object["ended"] = kKinds[static_cast<std::size_t>(record.outcome->kind)];  // for users
@@ -100,13 +103,21 @@ Result<JobRecord> read_job_record(std::string_view bytes) {
       !reads_count(*object, "nodes", record.nodes) ||
       !reads_count(*object, "restarts", record.history.restarts) ||
       !reads_count(*object, "quick_failures", record.history.quick_failures) ||
-      !reads_count(*object, "quick_losses", record.history.quick_losses) ||
+      !reads_count(*object, "quick_losses", record.history.quick_losses)) {
+    return incomplete();
+  }
+  // An older ddprun writes none of these.
+  if (object->contains("without_progress") &&
       !reads_count(*object, "without_progress", record.history.without_progress)) {
     return incomplete();
   }
   if (const json::value* step = object->if_contains("step")) {
-    if (!step->is_int64()) return incomplete();
+    int kind = 0;
+    const bool is_kind =
+        reads_count(*object, "step_kind", kind) && kind < static_cast<int>(StepKind::kCounted);
+    if (!step->is_int64() || !is_kind) return incomplete();
     record.history.step = step->as_int64();
+    record.history.step_kind = static_cast<StepKind>(kind);
   }
   if (record.history.without_progress > 0 && !record.history.step) return incomplete();
   record.incarnation = *incarnation;

@@ -4,7 +4,7 @@
 // a record.
 //
 //   {"ddprun":1,"incarnation":"3f…-1","round":4,"nodes":2,"restarts":1,"quick_failures":0,
-//    "quick_losses":0,"without_progress":0,"step":400,"outcome":"<base64>","ended":"succeeded"}
+//    "quick_losses":0,"without_progress":0,"step":400,"step_kind":0,"outcome":"<base64>","ended":"succeeded"}
 #pragma once
 
 #include <cstdint>

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -55,6 +56,7 @@ struct RestartHistory {
   int quick_losses = 0;
   int without_progress = 0;          // failures in a row that came before a step more than `step`
   std::optional<std::int64_t> step;  // the greatest that a failed rank has done; none is known
+  StepKind step_kind = StepKind::kProgram;  // says where `step` is from
 
   bool operator==(const RestartHistory&) const = default;
 };
@@ -69,20 +71,36 @@ class RestartPolicy {
 
   bool allows_retry(const WorkerFailure& failure, std::chrono::microseconds uptime,
                     CoreTime now) const {
-    return failure.is_worth_a_retry && restarts(now) < rules_.max_restarts &&
-           uptime >= rules_.min_uptime &&
+    return restarts(now) < rules_.max_restarts && may_be_cured(failure, uptime);
+  }
+  // The rules, without the budget.
+  bool may_be_cured(const WorkerFailure& failure, std::chrono::microseconds uptime) const {
+    return failure.is_worth_a_retry && uptime >= rules_.min_uptime &&
            std::ranges::count(rules_.final_exit_codes, failure.status.as_shell_code()) == 0;
   }
 
-  // The failure that has ended a round, a worker's own fault: before anything is decided upon it.
+  // The failure that has ended a round, a worker's own fault: before anything is decided upon it. A step that a process has
+  // counted for itself, or of another kind than the greatest, says nothing; so does none, of a rank that has never had one.
   void failed(const WorkerFailure& failure) {
-    const auto step = comparable_step(failure);
-    if (step && (!history_.step || *step > *history_.step)) {
-      history_.step = step;
-      history_.without_progress = 0;
-    } else if (history_.step) {
+    const bool is_known_to_step = !with_steps_.insert(failure.rank).second;
+    if (has_come_further(failure)) return;
+    const bool has_step = failure.progress && failure.progress->step;
+    if (!has_step && !is_known_to_step) with_steps_.erase(failure.rank);
+    if (has_step ? is_comparable(*failure.progress) : is_known_to_step && history_.step) {
       history_.without_progress += 1;
     }
+  }
+  // Any failure: whether it came after a step more than those before.
+  bool has_come_further(const WorkerFailure& failure) {
+    const auto& progress = failure.progress;
+    if (!progress || !progress->step || progress->step_kind == StepKind::kCounted) return false;
+    if (history_.step && (!is_comparable(*progress) || *progress->step <= *history_.step)) {
+      return false;
+    }
+    history_.step = progress->step;
+    history_.step_kind = progress->step_kind;
+    history_.without_progress = 0;
+    return true;
   }
   // Why there is no other try although the budget allows it: a sentence; empty: there is one.
   std::string why_in_vain() const {
@@ -90,8 +108,9 @@ class RestartPolicy {
         history_.without_progress < rules_.no_progress_restarts) {
       return "";
     }
-    return "no step after " + std::to_string(*history_.step) + " was done in spite of " +
-           counted(history_.without_progress, "restart") + " (--no-progress-restarts)";
+    return "no rank that failed had come past step " + std::to_string(*history_.step) +
+           ", in spite of " + counted(history_.without_progress, "restart") +
+           " (--no-progress-restarts)";
   }
 
   // That count now.
@@ -105,7 +124,8 @@ class RestartPolicy {
   int restarts_in_all() const { return static_cast<int>(spent_.size()); }
   // Restarts that were spent before this policy was created.
   void already_spent(int restarts, CoreTime now) {
-    while (this->restarts(now) < std::min(restarts, rules_.max_restarts)) spent_.push_back(now);
+    const int missing = std::min(restarts, rules_.max_restarts) - this->restarts(now);
+    if (missing > 0) spent_.insert(spent_.end(), static_cast<std::size_t>(missing), now);
   }
 
   RestartHistory history(CoreTime now) const {
@@ -142,15 +162,14 @@ class RestartPolicy {
   }
 
  private:
-  // Numbers that a process counts for itself say nothing of the job's progress.
-  static std::optional<std::int64_t> comparable_step(const WorkerFailure& failure) {
-    const auto& progress = failure.progress;
-    return progress && progress->step_kind != StepKind::kCounted ? progress->step : std::nullopt;
+  bool is_comparable(const WorkerProgress& progress) const {
+    return history_.step && progress.step_kind == history_.step_kind;
   }
 
   RestartRules rules_;
   RestartHistory history_;       // but for `restarts`
   std::vector<CoreTime> spent_;  // when each restart was paid
+  std::set<int> with_steps_;     // ranks that have failed after a step
 };
 
 }  // namespace ddprun::rdzv

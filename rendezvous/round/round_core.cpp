@@ -169,7 +169,11 @@ int RoundCore::nodes_expected() const {
 // Nothing is new if this leader led that round itself, or its record tells of it.
 void RoundCore::learn_from(const LastRound& last) {
   round_min_ = std::max(round_min_, next(last.round));
-  policy_.already_spent(last.restarts, now_);
+  // A node that was lost, and joins again, says what counted then: with a window that may be long ago.
+  const bool is_of_before = std::holds_alternative<Led>(before_) && last.round <= round_;
+  if (!is_of_before || config_.restarts.window.count() == 0) {
+    policy_.already_spent(last.restarts, now_);
+  }
   if (std::holds_alternative<OfRecord>(before_) || std::holds_alternative<Led>(before_)) return;
   before_ = OfNodes{std::max(nodes_expected(), std::min(last.node_count, config_.max_nodes))};
   auto* gathering = std::get_if<Gathering>(&state_);
@@ -366,6 +370,7 @@ Replacements::Situation RoundCore::as_seen(const Running& running,
 void RoundCore::replace(Running& running, NodeId node, const WorkerReplaceable& failed) {
   because("a standby has its rank, and the other ranks have the state: this costs a restart");
   policy_.replaced(now_);
+  policy_.has_come_further(failed.failure);
   in_place_ += 1;
   running.replacements.begin(node, failed, now_ + config_.replace_timeout);
   ReplaceWorker order{
@@ -858,7 +863,8 @@ void RoundCore::settle(StoppingRound stopping) {
       outcome.sentence = std::move(never->why);
     }
     outcome.exit_code = outcome.cause->status.as_shell_code();
-    if (outcome.sentence.empty() && (is_allowed || is_paid) && !in_vain.empty()) {
+    const bool is_curable = policy_.may_be_cured(*outcome.cause, stopping.uptime);
+    if (outcome.sentence.empty() && is_curable && !in_vain.empty()) {
       outcome.sentence = in_vain;
       outcome.exit_code = kExitNoProgress;
     }

@@ -145,7 +145,10 @@ class Documents(unittest.TestCase):
                     continue
                 arguments = shlex.split(match.group(1).split(";")[0].split("|")[0])
                 arguments = [argument.replace("=gpu", "=auto") for argument in arguments]  # here may be no GPU
-                if any(argument.startswith("--print-") or argument in ("--version", "--help") for argument in arguments):
+                if "--as-torchrun" in arguments:  # which executes the command, and that may not be there
+                    arguments = [*arguments[:arguments.index("--")], "--", "true"]
+                    plan = self.run_in_folder([str(BIN / "ddprun"), *arguments])
+                elif any(argument.startswith("--print-") or argument in ("--version", "--help") for argument in arguments):
                     plan = self.run_in_folder([str(BIN / "ddprun"), *arguments])
                 else:
                     plan = self.run_in_folder([str(BIN / "ddprun"), "--dry-run", *arguments])

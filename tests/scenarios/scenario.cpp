@@ -59,6 +59,11 @@ rdzv::WorkerFailure failure_in(EventLine& line, int rank,
   failure.was_told_to_stop = line.has("told");
   failure.is_worth_a_retry = !line.has("final");
   failure.asked_by = line.text();
+  if (const auto step = line.number("step")) {
+    failure.progress.emplace();
+    failure.progress->step = *step;
+    if (line.has("counted")) failure.progress->step_kind = StepKind::kCounted;
+  }
   return failure;
 }
 
@@ -481,6 +486,9 @@ class Scenario {
     hello.min_nodes = config_.min_nodes;
     hello.max_nodes = config_.max_nodes;
     hello.max_restarts = config_.restarts.max_restarts;
+    hello.restart_window =
+        std::chrono::duration_cast<std::chrono::seconds>(config_.restarts.window);
+    hello.no_progress_restarts = config_.restarts.no_progress_restarts;
     return hello;
   }
 

@@ -107,8 +107,11 @@ class Invariants {
       // A leader whose job has ended, or that refuses the node, learns nothing from it.
       const bool learns = hello != nullptr && hello->last_round && !had_ended_ && core.has(from);
       const int told = learns ? hello->last_round->restarts : 0;
-      const int learned =
-          std::max(0, std::min(told, schedule_.config.restarts.max_restarts) - counted_before_);
+      // With a window, what it was told of rounds that it has led itself may be long ago.
+      const bool is_of_before = rounds_ > 0 && learns && hello->last_round->round <= round_before_;
+      const bool counts = !is_of_before || schedule_.config.restarts.window.count() == 0;
+      const int most = counts ? schedule_.config.restarts.max_restarts : 0;
+      const int learned = std::max(0, std::min(told, most) - counted_before_);
       require(core.restarts_in_all() == restarts_before_ + learned + replaced,
               "budget was spent in the middle of a round");
     }
@@ -152,6 +155,7 @@ class Invariants {
     forget_replacements();
     spent_.clear();
     best_step_.reset();
+    with_steps_.clear();
     in_vain_ = 0;
   }
   // Time limits are longer then.
@@ -304,11 +308,11 @@ class Invariants {
     } else if (is_failure && is_stopped_for_failure) {  // else it was to be stopped already
       failed_first_ = from;
       const auto* failed = std::get_if<rdzv::WorkerFailed>(message);
-      const auto& progress = failed == nullptr
-                                 ? std::get<rdzv::WorkerReplaceable>(*message).failure.progress
-                                 : failed->failure.progress;
-      cause_step_.reset();
-      if (progress && progress->step_kind != StepKind::kCounted) cause_step_ = progress->step;
+      const rdzv::WorkerFailure& cause =
+          failed == nullptr ? std::get<rdzv::WorkerReplaceable>(*message).failure : failed->failure;
+      cause_rank_ = cause.rank;
+      cause_step_ = cause.progress ? cause.progress->step : std::nullopt;
+      cause_is_counted_ = cause_step_ && cause.progress->step_kind == StepKind::kCounted;
     }
     replacing_.reset();
   }
@@ -322,10 +326,16 @@ class Invariants {
 
   // What a failure says of the job's progress.
   void note_progress() {
-    if (cause_step_ && (!best_step_ || *cause_step_ > *best_step_)) {
+    if (cause_is_counted_) return;
+    if (!cause_step_) {
+      in_vain_ += best_step_ && with_steps_.contains(cause_rank_) ? 1 : 0;
+      return;
+    }
+    with_steps_.insert(cause_rank_);
+    if (!best_step_ || *cause_step_ > *best_step_) {
       best_step_ = cause_step_;
       in_vain_ = 0;
-    } else if (best_step_) {
+    } else {
       in_vain_ += 1;
     }
   }
@@ -478,6 +488,9 @@ class Invariants {
   int counted_before_ = 0;
   std::vector<CoreTime> spent_;  // when each was
   std::optional<std::int64_t> cause_step_;
+  int cause_rank_ = 0;
+  bool cause_is_counted_ = false;
+  std::set<int> with_steps_;  // ranks that have failed after a step
   std::optional<std::int64_t> best_step_;
   int in_vain_ = 0;
 

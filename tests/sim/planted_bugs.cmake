@@ -34,7 +34,7 @@ plant(BudgetIsOneTooMany rendezvous/round/restart_policy.h
       "restarts(now) < rules_.max_restarts" "restarts(now) <= rules_.max_restarts")
 plant(RestartsCountForEver rendezvous/round/restart_policy.h "now - at < rules_.window" "true")
 plant(RestartsAreForgottenTooEarly rendezvous/round/restart_policy.h "now - at < rules_.window" "now - at < rules_.window / 2")
-plant(StepsOfBeforeAreProgress rendezvous/round/restart_policy.h "*step > *history_.step" "*step >= *history_.step")
+plant(StepsOfBeforeAreProgress rendezvous/round/restart_policy.h "*progress->step <= *history_.step" "*progress->step < *history_.step")
 plant(OneRestartInVainTooMany rendezvous/round/restart_policy.h
       "history_.without_progress < rules_.no_progress_restarts"
       "history_.without_progress <= rules_.no_progress_restarts")

@@ -182,7 +182,8 @@ TEST(CoreRecord, HowACoreWasSetUpComesBackAsItWas) {
   config.answer_timeout = 95ms;
   config.stop_margin = 99ms;
   config.replace_timeout = 101ms;
-  rdzv::Resumption resumption{Round{4}, {1, 2, 3, 4, 500}, true, 2, 100us, CoreTime(7s)};
+  rdzv::Resumption resumption{Round{4},    {1, 2, 3, 4, 500, StepKind::kOptimizer}, true, 2, 100us,
+                              CoreTime(7s)};
   const auto began = of<RoundBegan>(again(RoundBegan{config, resumption}));
   EXPECT_EQ(began.config.run_id, "job");
   EXPECT_EQ(began.config.restarts, config.restarts);

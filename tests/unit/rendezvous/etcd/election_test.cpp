@@ -95,14 +95,15 @@ JobRecord a_record() {
   record.incarnation = "3f-1";
   record.round = Round{4};
   record.nodes = 2;
-  record.history = {1, 2, 3, 4, 500};
+  record.history = {1, 2, 3, 4, 500, StepKind::kOptimizer};
   return record;
 }
 
 TEST(JobRecords, AreReadAsTheyAreWritten) {
-  EXPECT_EQ(to_text(a_record()),
-            R"({"ddprun":1,"incarnation":"3f-1","round":4,"nodes":2,"restarts":1,)"
-            R"("quick_failures":2,"quick_losses":3,"without_progress":4,"step":500})");
+  EXPECT_EQ(
+      to_text(a_record()),
+      R"({"ddprun":1,"incarnation":"3f-1","round":4,"nodes":2,"restarts":1,)"
+      R"("quick_failures":2,"quick_losses":3,"without_progress":4,"step":500,"step_kind":1})");
   JobRecord record = a_record();
   EXPECT_EQ(read_job_record(to_text(record)).value(), record);
   record.round.reset();

@@ -614,13 +614,14 @@ TEST_F(Rounds, AnEndpointThatIsNoLeaderIsSaidToBeNone) {
 TEST_F(Rounds, AnotherVersionIsToldSoOnBothEnds) {
   lead(1);
   const auto newer = connect();
+  const std::string says = "speaks version " + std::to_string(wire::kRoundProtocolVersion + 1);
   wire::Opening opening;
-  opening.version = 9;
+  opening.version = wire::kRoundProtocolVersion + 1;
   boost::asio::write(*newer, boost::asio::buffer(wire::encode(opening)));
   const std::string answer = all_from(*newer);
   ASSERT_THAT(answer, SizeIs(wire::kOpeningBytes)) << "for it to see our version";
   EXPECT_EQ(wire::decode_opening(answer)->version, wire::kRoundProtocolVersion);
-  EXPECT_THAT(warnings_, Contains(HasSubstr("speaks version 9")));
+  EXPECT_THAT(warnings_, Contains(HasSubstr(says)));
 
   boost::asio::ip::tcp::acceptor newer_leader(io_, {boost::asio::ip::address_v4::loopback(), 0});
   boost::asio::ip::tcp::socket client(io_);
@@ -629,7 +630,7 @@ TEST_F(Rounds, AnotherVersionIsToldSoOnBothEnds) {
   });
   Node& node = add(towards(newer_leader.local_endpoint().port()), hello(1));
   ASSERT_TRUE(run_until([&] { return node.last<Refused>() != nullptr; }));
-  EXPECT_THAT(node.last<Refused>()->sentence, HasSubstr("speaks version 9"));
+  EXPECT_THAT(node.last<Refused>()->sentence, HasSubstr(says));
 }
 
 TEST_F(Rounds, NobodyAtTheEndpointIsALeaderThatWasNeverThere) {

@@ -108,11 +108,17 @@ TEST(RestartPolicy, RestartsWithoutAStepMoreAreInVain) {
   EXPECT_FALSE(fails(at_step(390))) << "one restart, and no step more";
   EXPECT_FALSE(fails(at_step(401))) << "one more";
   EXPECT_FALSE(fails(at_step(401)));
-  EXPECT_FALSE(fails(at_step(700, StepKind::kOptimizer)));
   EXPECT_FALSE(fails(at_step(9000, StepKind::kCounted))) << "it has counted from its own start";
+  EXPECT_FALSE(fails(at_step(30, StepKind::kOptimizer))) << "another scale";
+  WorkerFailure of_another = exited(1);
+  of_another.rank = 1;
+  EXPECT_FALSE(fails(of_another)) << "a rank that never has a step";
   EXPECT_TRUE(fails(exited(1))) << "it ended before a step";
   EXPECT_EQ(policy.why_in_vain(),
-            "no step after 700 was done in spite of 2 restarts (--no-progress-restarts)");
+            "no rank that failed had come past step 401, in spite of 2 restarts "
+            "(--no-progress-restarts)");
+  WorkerFailure replaced = at_step(402);
+  EXPECT_TRUE(RestartPolicy(policy).has_come_further(replaced));
   RestartPolicy next(rules, policy.history(kNow), kNow);
   EXPECT_FALSE(next.why_in_vain().empty()) << "another leader knows it, too";
 }
