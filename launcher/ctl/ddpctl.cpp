@@ -274,9 +274,9 @@ struct LeaderArguments {
 int lead(const LeaderArguments& arguments) {
   const Environment environment = environment_from(environ);
   const Settings settings = resolve(arguments.line, environment, {});
-  const auto site = find_site(environment);  // of its values, a leader needs none
   std::vector<std::string> warnings;
-  const auto job = read_leader_job(arguments.listen, settings, site ? site->name : "", warnings);
+  const auto job =
+      read_leader_job(arguments.listen, settings, is_in_slurm_job(environment), warnings);
   for (const std::string& warning : warnings) {
     std::fprintf(stderr, "ddpctl: warning: %s\n", printable(warning).c_str());
   }

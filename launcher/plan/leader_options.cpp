@@ -9,8 +9,7 @@
 namespace ddprun::cli {
 
 Result<rdzv::LeaderJob> read_leader_job(const std::string& listen, const Settings& settings,
-                                        const std::string& site,
-                                        std::vector<std::string>& warnings) {
+                                        bool is_in_slurm_job, std::vector<std::string>& warnings) {
   Taking take;
   rdzv::LeaderJob job;
   job.listen = take(rdzv::parse_endpoint(listen).map_error([&](const Error& error) {
@@ -46,7 +45,7 @@ Result<rdzv::LeaderJob> read_leader_job(const std::string& listen, const Setting
       seconds_of(conf, "replace_timeout").value_or(job.round.replace_timeout);
   job.round.own_node.reset();
   std::vector<std::string> notes;
-  job.proof = take(read_proof(settings, conf, site, rdzv::kMungeLibrary, notes));
+  job.proof = take(read_proof(settings, conf, is_in_slurm_job, rdzv::kMungeLibrary, notes));
   if (take.error) return fail(*std::move(take.error));
   return job;
 }

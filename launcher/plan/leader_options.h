@@ -1,6 +1,5 @@
 // The options of `ddpctl leader`. They are ddprun's, with the same names, variables, defaults and
-// meanings, so that both can get the same command line; only --listen is new. `site`: in whose job it
-// runs; empty: none. Pure, except for reading the token's file and asking munge.
+// meanings, so that both can get the same command line; only --listen is new. Pure, except for reading the token's file and asking munge.
 #pragma once
 
 #include <array>
@@ -20,7 +19,6 @@ inline constexpr std::array kLeaderOptions{OptionId::kNnodes,         OptionId::
                                            OptionId::kTokenFile,      OptionId::kNoToken};
 
 Result<rdzv::LeaderJob> read_leader_job(const std::string& listen, const Settings& settings,
-                                        const std::string& site,
-                                        std::vector<std::string>& warnings);
+                                        bool is_in_slurm_job, std::vector<std::string>& warnings);
 
 }  // namespace ddprun::cli

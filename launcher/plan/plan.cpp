@@ -108,7 +108,7 @@ class Planner {
     plan_.job.nodes = take_(job_nodes(plan_.settings, rendezvous, plan_.warnings));
     if (rendezvous.max_nodes > 1) {
       plan_.job.nodes.leader.proof =
-          take_(read_proof(plan_.settings, rendezvous.conf, plan_.settings.site.name,
+          take_(read_proof(plan_.settings, rendezvous.conf, is_in_slurm_job(environment_),
                            surroundings_.munge_library, plan_.notes));
     }
     plan_.job.store_endpoint = take_(store_endpoint(plan_.settings, rendezvous));

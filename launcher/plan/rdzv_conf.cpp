@@ -205,7 +205,7 @@ TokenFile token_file(const Settings& settings, const RdzvConf& conf) {
 }
 
 Result<rdzv::NodeProof> read_proof(const Settings& settings, const RdzvConf& conf,
-                                   const std::string& site, const std::string& munge_library,
+                                   bool is_in_slurm_job, const std::string& munge_library,
                                    std::vector<std::string>& notes) {
   rdzv::NodeProof proof;
   const ResolvedOption no_token = resolved(settings, OptionId::kNoToken);
@@ -221,7 +221,7 @@ Result<rdzv::NodeProof> read_proof(const Settings& settings, const RdzvConf& con
     if (!token)
       return fail(usage_error(resolved(settings, file.named_by), token.error().to_string()));
     proof.token = *std::move(token);
-  } else if (site == "Slurm") {
+  } else if (is_in_slurm_job) {
     auto munge = rdzv::Munge::find(munge_library);
     if (munge) {
       proof.munge = *std::move(munge);

@@ -38,10 +38,10 @@ struct TokenFile {
 TokenFile token_file(const Settings& settings, const RdzvConf& conf);
 
 // How the nodes of this job prove that they belong to it: by the token's file if there is one, else
-// by munge if `site` is Slurm and munge works here, else not at all. An Error if the file cannot be
+// by munge if this is in a job of Slurm and munge works here, else not at all. An Error if the file cannot be
 // used; why munge cannot be used becomes a note.
 Result<rdzv::NodeProof> read_proof(const Settings& settings, const RdzvConf& conf,
-                                   const std::string& site, const std::string& munge_library,
+                                   bool is_in_slurm_job, const std::string& munge_library,
                                    std::vector<std::string>& notes);
 
 // --max-restarts and the options beside it. They are options and not keys of --rdzv-conf, because

@@ -193,6 +193,27 @@ class SiteRules {
   Settings& settings_;
 };
 
+// The order in which sites are looked for; the first that is there counts. A process has the variables of all that it runs
+// inside of, so the innermost comes first: what gives it a rank before what only says that a job is there.
+constexpr FindSite* kSites[] = {
+    // Launchers inside of a job of a batch system, a cloud or a pod.
+    flux_site,  // mpirun, jsrun or srun may have started Flux; it also sets variables of PALS and Hydra
+    jsrun_site,     // sets Open MPI's variables, too
+    open_mpi_site,  // starts its daemons by srun, PALS or ssh, and Hydra's variables may be around it
+    pals_site,      // sets variables of Hydra, too
+    mpich_site,     // Hydra starts its proxies by srun or ssh
+    // What starts the same command on every node. SkyPilot does it also on Slurm, it and dstack in pods.
+    skypilot_site,
+    dstack_site,
+    sagemaker_site,
+    slurm_site,              // srun's, and the shells of sbatch and salloc
+    leader_worker_set_site,  // its pods may be of a Job, too
+    kubernetes_site,
+    // Batch scripts and shells that give no rank.
+    pbs_shell_site,
+    lsf_shell_site,
+};
+
 }  // namespace
 
 std::string to_string(const Origin& origin) {
@@ -218,8 +239,15 @@ std::string why_nothing_outlives(const Environment& environment) {
 
 std::optional<Site> find_site(const Environment& environment, const std::string& root) {
   if (environment.contains("TORCHELASTIC_RUN_ID")) return std::nullopt;
-  if (auto site = slurm_site(environment)) return site;
-  return kubernetes_site(environment, root);
+  for (FindSite* const find : kSites) {
+    if (auto site = find(environment, root)) return site;
+  }
+  return std::nullopt;
+}
+
+bool is_in_slurm_job(const Environment& environment) {
+  return !environment.contains("TORCHELASTIC_RUN_ID") &&
+         !value_or_empty(environment, "SLURM_JOB_ID").empty();
 }
 
 }  // namespace ddprun::cli

@@ -18,11 +18,11 @@ namespace ddprun::cli {
 
 // ---- the site
 //
-// The system that started ddprun (Slurm, Kubernetes), and what its variables say about
-// the job. Each site is one file, site_<name>.cpp, with one pure function from the environment to a
-// Site. Whether a site's value counts beside the user's is decided by resolve(), in the same way for
-// all sites. Pure; any thread. A site must be recognised only by a variable that a user's own shell
-// does not have, and must not give a value that it does not know.
+// The system that started ddprun (Slurm, Open MPI, Kubernetes, ...), and what its variables say about the job. Each site is
+// one function from the environment to a Site, in site_<name>.cpp; site_maker.h has what they share. They are pure, but
+// for the hosts that PBS and Kubernetes write into files. Whether a site's value counts beside the user's is decided by
+// resolve(), in the same way for all sites. Any thread. A site must be recognised only by a variable that a user's own
+// shell does not have, and must not give a value that it does not know.
 
 // The site's value of one option, as if typed.
 struct SiteValue {
@@ -58,15 +58,20 @@ struct Site {
 };
 
 // Nothing outside of a site, and nothing inside a worker of another launcher, because that launcher
-// has already used the variables. Kubernetes' names are in the file /etc/hosts below `root`.
+// has already used the variables. Where several sites are, the innermost counts: kSites in settings.cpp has the order.
+// Files are looked for below `root`.
 std::optional<Site> find_site(const Environment& environment, const std::string& root = "");
 
-std::optional<Site> slurm_site(const Environment& environment);
-std::optional<Site> kubernetes_site(const Environment& environment, const std::string& root = "");
+using FindSite = std::optional<Site>(const Environment& environment, const std::string& root);
+FindSite flux_site, jsrun_site, open_mpi_site, pals_site, mpich_site;
+FindSite skypilot_site, dstack_site, sagemaker_site, slurm_site;
+FindSite leader_worker_set_site, kubernetes_site, pbs_shell_site, lsf_shell_site;
 
 // Why no process here lives longer than the ddprun that started it: the begin of a sentence. Empty: one may.
 std::string why_nothing_outlives(const Environment& environment);
 bool is_slurm_step(const Environment& environment);
+// Whatever has started ddprun inside of it: munge proves there whose a process is.
+bool is_in_slurm_job(const Environment& environment);
 bool is_pod(const Environment& environment);
 
 // ---- the settings

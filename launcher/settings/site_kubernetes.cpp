@@ -4,6 +4,9 @@
 // are: without --nnodes each is a job of its own, as in a sweep over parameters, unless something
 // says that they belong together, such as a headless service, by which they could meet.
 //
+// The pods of a LeaderWorkerSet know more: the controller sets the size of their group, each one's index and the leader's
+// address.
+//
 // Other pods (a shell, a notebook, a PyTorchJob, which sets everything by PET_*) are no site.
 #include <fcntl.h>
 
@@ -11,6 +14,7 @@
 #include <string_view>
 
 #include "launcher/settings/settings.h"
+#include "launcher/settings/site_maker.h"
 #include "rendezvous/common/file_text.h"
 #include "rendezvous/common/parse_number.h"
 #include "rendezvous/common/unique_fd.h"
@@ -23,6 +27,7 @@ constexpr const char* kIndex = "JOB_COMPLETION_INDEX";
 // Kubernetes kills a pod 30 s after SIGTERM, unless its manifest says otherwise. Before that there
 // must be time for the stacks and the report of workers that had to be killed.
 constexpr const char* kSecondsOfPod = "20";
+constexpr const char* kFromGracePeriod = "terminationGracePeriodSeconds, usually 30";
 
 bool is_index(std::string_view text) {
   const auto index = parse_number<unsigned>(text);
@@ -101,8 +106,7 @@ std::optional<Site> kubernetes_site(const Environment& environment, const std::s
   site.values.emplace(OptionId::kNodeRank, node_rank(index));
   site.values.emplace(OptionId::kMasterAddr, first_pod(environment, index));
   site.values.emplace(OptionId::kShutdownTimeout,
-                      SiteValue{kSecondsOfPod, "terminationGracePeriodSeconds, usually 30",
-                                /*is_proposal=*/true});
+                      SiteValue{kSecondsOfPod, kFromGracePeriod, /*is_proposal=*/true});
   // So that pods of the attempt before, which may not have ended yet, cannot join.
   if (const std::string set = value_or_empty(environment, "JOBSET_NAME"); !set.empty()) {
     const std::string attempt = value_or_empty(environment, "JOBSET_RESTART_ATTEMPT");
@@ -116,6 +120,16 @@ std::optional<Site> kubernetes_site(const Environment& environment, const std::s
       std::string(kIndex) + "=" + index + ", but Kubernetes does not say how many pods there are",
       together_by(environment, index, root)};
   return site;
+}
+
+std::optional<Site> leader_worker_set_site(const Environment& environment,
+                                           const std::string& /*root*/) {
+  if (!first_of(environment, {"LWS_LEADER_ADDRESS"})) return std::nullopt;
+  SiteMaker maker(environment, "LeaderWorkerSet", "");
+  maker.read_nodes({"LWS_GROUP_SIZE"}, {"LWS_WORKER_INDEX"});
+  maker.read_address({"LWS_LEADER_ADDRESS"});
+  maker.propose(OptionId::kShutdownTimeout, kSecondsOfPod, kFromGracePeriod);
+  return maker.take();
 }
 
 // The second is set in every pod.

@@ -2,11 +2,10 @@
 // taken from which; those of the step go before those of the job, because a step may be smaller.
 #include <algorithm>
 #include <cstdint>
-#include <initializer_list>
-#include <string_view>
 #include <utility>
 
 #include "launcher/settings/settings.h"
+#include "launcher/settings/site_maker.h"
 #include "launcher/settings/values.h"
 #include "rendezvous/common/parse_number.h"
 #include "rendezvous/common/slurm.h"
@@ -22,32 +21,13 @@ constexpr const char* kPreemptSignal = "SIGUSR1";
 // and the report of workers that had to be killed.
 constexpr const char* kSecondsOfStep = "20";
 
-struct Variable {
-  std::string name;
-  std::string text;
-
-  std::string said() const { return name + "=" + text; }
-};
-
-struct Count {
-  int number;
-  Variable from;
-};
-
-std::string contradiction(const Variable& one, const Variable& other, const std::string& why) {
-  return one.said() + " contradicts " + other.said() + ": " + why + "; " + kLaunch +
-         ", or say --nnodes, --node-rank and --master-addr yourself";
-}
-
-// A variable that is empty counts as not set.
-class Slurm {
+class Slurm : private SiteMaker {
  public:
-  explicit Slurm(const Environment& environment) : environment_(environment) {}
+  explicit Slurm(const Environment& environment) : SiteMaker(environment, "Slurm", kLaunch) {}
 
   std::optional<Site> site() {
     const auto job = first_of({"SLURM_JOB_ID"});
     if (!job) return std::nullopt;
-    site_.name = "Slurm";
     if (const auto step = this_step()) {
       describe_step(*job, *step);
     } else {
@@ -59,43 +39,6 @@ class Slurm {
   bool is_step() const { return first_of({"SLURM_JOB_ID"}) && this_step(); }
 
  private:
-  std::optional<Variable> first_of(std::initializer_list<std::string_view> names) const {
-    for (const std::string_view name : names) {
-      const auto found = environment_.find(name);
-      if (found != environment_.end() && !found->second.empty()) {
-        return Variable{found->first, found->second};
-      }
-    }
-    return std::nullopt;
-  }
-
-  // Nothing: not set, or not a whole number of at least `least`, and then the option is refused.
-  std::optional<Count> count(OptionId id, std::initializer_list<std::string_view> names,
-                             int least) {
-    auto variable = first_of(names);
-    if (!variable) return std::nullopt;
-    const auto number = parse_number<int>(variable->text);
-    if (number && *number >= least) return Count{*number, *std::move(variable)};
-    refuse(id, variable->said() + ": it should be a whole number from " + std::to_string(least) +
-                   "; " + kLaunch);
-    return std::nullopt;
-  }
-
-  void set(OptionId id, std::string text, std::string from) {
-    site_.values.insert_or_assign(id, SiteValue{std::move(text), std::move(from)});
-  }
-  void propose(OptionId id, std::string text, std::string from) {
-    site_.values.insert_or_assign(
-        id, SiteValue{std::move(text), std::move(from), /*is_proposal=*/true});
-  }
-  void refuse(OptionId id, std::string sentence) {
-    site_.values.insert_or_assign(id, fail(ErrorCode::kInvalidArgument, std::move(sentence)));
-  }
-  bool is_refused(OptionId id) const {
-    const auto found = site_.values.find(id);
-    return found != site_.values.end() && !found->second;
-  }
-
   // --- ddprun was started by srun
 
   std::optional<std::uint64_t> this_step() const {
@@ -113,7 +56,7 @@ class Slurm {
                              {"SLURM_STEP_NUM_NODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES"}, 1);
     if (!nodes) return;
     set(OptionId::kNnodes, std::to_string(nodes->number), nodes->from.name);
-    read_node_rank(*nodes);
+    read_node_rank(*nodes, {"SLURM_NODEID"});
     read_node_list(*nodes);
     check_tasks(*nodes);
   }
@@ -126,16 +69,6 @@ class Slurm {
     }
     const std::uint16_t port = slurm_port(*number, step);
     propose(OptionId::kMasterPort, std::to_string(port), job.name + ", SLURM_STEP_ID");
-  }
-
-  void read_node_rank(const Count& nodes) {
-    const auto rank = count(OptionId::kNodeRank, {"SLURM_NODEID"}, 0);
-    if (!rank) return;
-    if (rank->number >= nodes.number) {
-      return refuse(OptionId::kNodeRank,
-                    contradiction(rank->from, nodes.from, "nodes are counted from 0"));
-    }
-    set(OptionId::kNodeRank, rank->from.text, rank->from.name);
   }
 
   // The first node of the list leads.
@@ -165,13 +98,8 @@ class Slurm {
       return refuse(OptionId::kNnodes,
                     contradiction(tasks->from, nodes.from, "every node of a step has a task"));
     }
-    Error error{ErrorCode::kInvalidArgument,
-                "srun started ddprun " + std::to_string(tasks->number) + " times on " +
-                    counted(nodes.number, "node") + " (" + tasks->from.said() +
-                    "), but it is needed once on each, because it starts " +
-                    "the workers itself; " + kLaunch,
-                {}};
-    site_.too_many = {tasks->number, std::move(error)};
+    refuse_too_many("srun", *tasks, tasks->from,
+                    std::to_string(tasks->number) + " times on " + counted(nodes.number, "node"));
   }
 
   // --- ddprun was started by a batch script, or in a shell of salloc's
@@ -238,14 +166,13 @@ class Slurm {
     site_.cpus = cpus->number;
     propose(kId, "auto", cpus->from.name);
   }
-
-  const Environment& environment_;
-  Site site_;
 };
 
 }  // namespace
 
-std::optional<Site> slurm_site(const Environment& environment) { return Slurm(environment).site(); }
+std::optional<Site> slurm_site(const Environment& environment, const std::string& /*root*/) {
+  return Slurm(environment).site();
+}
 
 bool is_slurm_step(const Environment& environment) { return Slurm(environment).is_step(); }
 

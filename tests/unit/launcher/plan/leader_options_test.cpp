@@ -19,7 +19,8 @@ Result<rdzv::LeaderJob> read(Words words, std::vector<std::string>& warnings,
                              const Environment& environment = {}) {
   const auto line = parse_command_line(words);
   EXPECT_TRUE(line);
-  return read_leader_job(listen, resolve(*line, environment, {}), "", warnings);
+  return read_leader_job(listen, resolve(*line, environment, {}), /*is_in_slurm_job=*/false,
+                         warnings);
 }
 
 std::string refusal(const Words& words, const std::string& listen = "0.0.0.0:29400") {
