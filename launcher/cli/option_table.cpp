@@ -83,8 +83,12 @@ constexpr std::array<OptionSpec, kOptionCount> kTable{{
      "run the script by runpy inside a Python that records its exception", kFlag},
     {kUseEnv, "use-env", "", "",
      "accepted for compatibility with torch.distributed.launch; every worker has LOCAL_RANK in its "
-     "environment",
+     "environment, and turns --local-rank-arg off",
      kFlag, kNone},
+    {kLocalRankArg, "local-rank-arg", "", "",
+     "give each worker --local-rank=N as its first argument, as torch.distributed.launch does, for "
+     "older scripts that read no LOCAL_RANK",
+     kFlag, kOwn},
     {kStartMethod, "start-method", "METHOD", "spawn",
      "accepted for compatibility with torchrun; every worker is a process of its own", kValue,
      kPetAndOwn, '\0', "spawn|fork|forkserver"},

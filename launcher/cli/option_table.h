@@ -30,6 +30,7 @@ enum class OptionId {
   kNoPython,
   kRunPath,
   kUseEnv,
+  kLocalRankArg,
   kStartMethod,
   kVirtualLocalRank,
   kNumaBinding,

@@ -411,6 +411,17 @@ class Planner {
            " has no effect: a worker in uninterruptible sleep is noticed when it is to be stopped "
            "and does not end even after SIGKILL (exit code 115)");
     }
+    if (value_or_empty(environment_, "TORCHELASTIC_ENABLE_FILE_TIMER") == "1") {
+      warn(
+          "TORCHELASTIC_ENABLE_FILE_TIMER has no effect: ddprun serves no timers of "
+          "torch.distributed.elastic.timer, and workers get no TORCHELASTIC_TIMER_FILE; "
+          "--hang-timeout finds ranks that hang");
+    }
+    if (!value_or_empty(environment_, "TORCHELASTIC_HEALTH_CHECK_PORT").empty()) {
+      warn(
+          "TORCHELASTIC_HEALTH_CHECK_PORT has no effect: give --metrics-port, which serves "
+          "/healthz and /livez");
+    }
     const ResolvedOption stop = option(OptionId::kSignalsToHandle);
     job.stop_signals = take_(read_signals(stop, plan_.warnings));
     // torchrun sets this in its own environment, from which its workers inherit it.
@@ -530,6 +541,16 @@ class Planner {
     if (!found.warning.empty()) warn(std::move(found.warning));
     note_own_options();
     warn_of_doubled_dollars();
+    add_local_rank();
+  }
+
+  void add_local_rank() {
+    const bool is_wanted = take_(read_flag(option(OptionId::kLocalRankArg)));
+    if (!is_wanted || take_(read_flag(option(OptionId::kUseEnv)))) return;
+    agent::Program& program = plan_.job.program;
+    const std::size_t after_script = program.first_user_argument + (program.is_python ? 1 : 0);
+    program.argv.insert(program.argv.begin() + static_cast<std::ptrdiff_t>(after_script),
+                        "--local-rank=${local_rank}");
   }
 
   // They may be the program's, too.

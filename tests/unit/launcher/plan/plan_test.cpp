@@ -6,6 +6,7 @@
 #include <boost/json.hpp>
 #include <csignal>
 
+#include "agent/core/worker_environment.h"
 #include "rendezvous/common/file_text.h"
 #include "tests/support/accelerator_tree.h"
 #include "tests/unit/launcher/plan/planning.h"
@@ -66,6 +67,41 @@ TEST_F(Planning, OnlyPyTorchCountsOtherAccelerators) {
   ASSERT_TRUE(made);
   EXPECT_EQ(made->job.local_world_size, 6);
   EXPECT_THAT(made->warnings, Contains(HasSubstr("each CPU gets a worker; give the number")));
+}
+
+TEST_F(Planning, LocalRankArgIsBehindTheScript) {
+  const auto words = [this](std::vector<std::string> options, std::vector<std::string> command) {
+    options.insert(options.end(), command.begin(), command.end());
+    const auto line = parse_command_line(options);
+    const auto made = make_plan(resolve(*line, {{"PYTHON_EXEC", "/bin/sh"}}, {}), line->command,
+                                {{"PYTHON_EXEC", "/bin/sh"}}, surroundings_);
+    return made ? agent::worker_arguments(made->job.program, 1) : std::vector<std::string>{};
+  };
+  tree_.write("cwd/train.py", "");
+  EXPECT_THAT(words({"--local-rank-arg"}, {"train.py", "--lr=1"}),
+              ElementsAre("/bin/sh", "-u", "train.py", "--local-rank=1", "--lr=1"));
+  EXPECT_THAT(words({"--local-rank-arg", "-m"}, {"pkg.train", "--lr=1"}),
+              ElementsAre("/bin/sh", "-u", "-m", "pkg.train", "--local-rank=1", "--lr=1"));
+  EXPECT_THAT(words({"--local-rank-arg", "--run-path"}, {"train.py"}),
+              ElementsAre("/bin/sh", "-u", "-c", testing::_, "train.py", "--local-rank=1"));
+  EXPECT_THAT(words({"--local-rank-arg"}, {"prog", "--lr=1"}),
+              ElementsAre(tree_ / "cwd/prog", "--local-rank=1", "--lr=1"));
+  EXPECT_THAT(words({"--local-rank-arg", "--use-env"}, {"train.py"}),
+              ElementsAre("/bin/sh", "-u", "train.py"));
+  EXPECT_THAT(words({}, {"train.py"}), ElementsAre("/bin/sh", "-u", "train.py"));
+}
+
+TEST_F(Planning, WarnsOfTorchrunsServersThatDdprunHasNot) {
+  const auto made = plan(
+      {}, {{"TORCHELASTIC_ENABLE_FILE_TIMER", "1"}, {"TORCHELASTIC_HEALTH_CHECK_PORT", "8080"}});
+  ASSERT_TRUE(made);
+  EXPECT_THAT(made->warnings,
+              ElementsAre(HasSubstr("TORCHELASTIC_ENABLE_FILE_TIMER has no effect"),
+                          HasSubstr("TORCHELASTIC_HEALTH_CHECK_PORT has no effect: give "
+                                    "--metrics-port, which serves /healthz and /livez")));
+  const auto off = plan({}, {{"TORCHELASTIC_ENABLE_FILE_TIMER", "0"}});
+  ASSERT_TRUE(off);
+  EXPECT_THAT(off->warnings, IsEmpty());
 }
 
 // A Python that says what is in a file, and notes what it was asked.
