@@ -18,6 +18,7 @@
 #include "agent/failure/failure_copies.h"
 #include "agent/output/log.h"
 #include "agent/supervisor/agent.h"
+#include "launcher/as_torchrun/as_torchrun.h"
 #include "launcher/cli/command_line.h"
 #include "launcher/cli/help.h"
 #include "launcher/plan/plan.h"
@@ -107,11 +108,20 @@ int launch(Plan plan) {
 
 int run(int argc, char** argv, const Environment& environment) {
   const std::vector<std::string> arguments(argv + (argc > 0 ? 1 : 0), argv + argc);
-  const auto line = parse_command_line(arguments);
+  auto line = parse_command_line(arguments);
   if (!line) return refuse(line.error(), environment);
+  auto& exit_code = line->values[static_cast<std::size_t>(OptionId::kExitCode)];
+  if (is_called_torchrun(executed_as()) && !exit_code &&
+      value_or_empty(environment, "DDPRUN_EXIT_CODE").empty()) {
+    exit_code = "torchrun";
+  }
   const auto site = find_site(environment);
   Settings settings = resolve(*line, environment, {}, site);
   if (const auto done = print_information(*line, settings, environment)) return *done;
+
+  if (line->value(OptionId::kAsTorchrun)) {
+    return refuse(become_as_torchrun(*line, environment), environment);
+  }
 
   Taking take;
   const ConfigFile file = take(read_config(resolved(settings, OptionId::kConfig)));

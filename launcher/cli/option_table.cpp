@@ -81,6 +81,11 @@ constexpr std::array<OptionSpec, kOptionCount> kTable{{
      kFlag},
     {kRunPath, "run-path", "", "",
      "run the script by runpy inside a Python that records its exception", kFlag},
+    {kAsTorchrun, "as-torchrun", "", "",
+     "execute a command as a shell would; for all that it starts torchrun is ddprun, with the "
+     "other "
+     "options here as variables: ddprun --as-torchrun -- accelerate launch train.py",
+     kFlag, kNone},
     {kUseEnv, "use-env", "", "",
      "accepted for compatibility with torch.distributed.launch; every worker has LOCAL_RANK in its "
      "environment, and turns --local-rank-arg off",

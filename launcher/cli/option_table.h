@@ -29,6 +29,7 @@ enum class OptionId {
   kModule,
   kNoPython,
   kRunPath,
+  kAsTorchrun,
   kUseEnv,
   kLocalRankArg,
   kStartMethod,

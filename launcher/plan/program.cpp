@@ -47,7 +47,7 @@ bool is_executable(const std::string& path) {
 
 std::string search_path_of(const Environment& environment) {
   const std::string path = value_or_empty(environment, "PATH");
-  return path.empty() ? "/usr/local/bin:/usr/bin:/bin" : path;
+  return path.empty() ? kDefaultPath : path;
 }
 
 std::optional<std::string> find_on_path(const std::string& name, const Environment& environment) {

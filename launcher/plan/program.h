@@ -47,6 +47,9 @@ struct FoundProgram {
       "";  // the script's first line could not be followed; empty: it could, or there is none
 };
 
+inline constexpr const char* kDefaultPath =
+    "/usr/local/bin:/usr/bin:/bin";  // where there is no PATH
+
 // Whether a shell that is started in this folder finds a program of this name, on PATH unless it is a path.
 bool can_be_executed(const std::string& name, const std::string& directory,
                      const Environment& environment);

@@ -186,6 +186,7 @@ class LaunchError(RuntimeError):
 
     exit_code: int = 0
     rank: "int | None" = None
+    _finished = None  # the last event of the job
 
 
 def launch(f: "Callable[..., Any]", args: "Sequence[Any]" = (), kwargs: "Mapping[str, Any]" = {}, *, nproc_per_node: "int | str",

@@ -14,12 +14,20 @@ def main():
     except FileNotFoundError as error:
         print(f"ddprun: {error}", file=sys.stderr)
         sys.exit(127)
+    execute([path, *sys.argv[1:]])
+
+
+def execute(command):
+    """This process becomes ddprun."""
     if "debugpy" in sys.modules:
-        debug([path, *sys.argv[1:]])
+        debug(command)
     os.environ["PYTHON_EXEC"] = os.environ.get("PYTHON_EXEC") or sys.executable
     for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them; ddprun's workers would, too
         signal.signal(number, signal.SIG_DFL)
-    os.execv(path, [path, *sys.argv[1:]])
+    for each in (sys.stdout, sys.stderr):
+        if each is not None:
+            each.flush()
+    os.execv(command[0], command)
 
 
 def debug(command):

@@ -1,5 +1,7 @@
-"""DDPRUN_TORCH_BACKEND=shm: torch calls this at the end of its import (an entry point "torch.backends"), so that
-programs which say `init_process_group("gloo")` take shm for the CPU as they are, under any launcher.
+"""torch calls this at the end of its import (an entry point "torch.backends").
+
+DDPRUN_TORCH_BACKEND=shm: programs which say `init_process_group("gloo")` take shm for the CPU as they are, under any launcher.
+DDPRUN_AS_TORCHRUN=1: ddprun is in torchrun's place (as_torchrun.py).
 
 All other programs pay for this file, so it imports nothing that they need not have.
 """
@@ -11,6 +13,20 @@ _VARIABLE = "DDPRUN_TORCH_BACKEND"
 
 
 def install():
+    install_backend()
+    if os.environ.get("DDPRUN_AS_TORCHRUN", "") not in ("", "0"):
+        put_in_torchruns_place()
+
+
+def put_in_torchruns_place():
+    try:
+        from ddprun import as_torchrun
+        as_torchrun.install()
+    except Exception as error:
+        print(f"ddprun: torchrun is not ddprun in this process: {error}", file=sys.stderr, flush=True)
+
+
+def install_backend():
     wanted = os.environ.get(_VARIABLE, "")
     if wanted in ("", "gloo"):
         return

@@ -17,6 +17,7 @@ import types
 from ddprun import LaunchError, debugging, program
 
 CALL, CALLER, RESULT, ERROR = "call", "caller", "result", "error"  # files in the folder
+_EVENTS, WORDS = "events", "words"  # what ddprun tells
 is_importing_main = False  # in a worker, while it imports the caller's script
 
 # Executes ddprun when the caller has written a byte; not if the caller was interrupted before, or is gone. ddprun gets SIGTERM when the
@@ -145,13 +146,13 @@ def _run(command, environment):
         os.write(may_go, b".")
         _await(process)
     except BaseException as error:
-        number = signal.SIGINT if isinstance(error, KeyboardInterrupt) else signal.SIGTERM
+        number = signal.SIGINT if isinstance(error, KeyboardInterrupt) else getattr(error, "sigval", signal.SIGTERM)
         while process is not None:
             try:
                 process.send_signal(number)
                 _await(process)
                 break
-            except KeyboardInterrupt:
+            except BaseException:
                 number = signal.SIGTERM  # a second signal has ddprun kill its workers; SIGINT again counts only after a second
         raise
     finally:
@@ -192,13 +193,31 @@ class _Told:
         return (self.finished.get("cause") or {}).get("rank")
 
 
-def _error(words, code, rank=None):
+def _error(words, code, rank=None, finished=None):
     error = LaunchError(words)
-    error.exit_code, error.rank = code, rank
+    error.exit_code, error.rank, error._finished = code, rank, finished
     return error
 
 
-def launch(f, args, kwargs, nproc_per_node, options):
+def run_job(folder, path, options, command, environment):
+    """Runs ddprun. Returns its exit code and what it has told; where it has started no workers that is an error."""
+    its_events = options.get("events", os.environ.get("DDPRUN_EVENTS") or None)
+    events, words = os.path.join(folder, _EVENTS), os.path.join(folder, WORDS)
+    for each in (events, words):
+        open(each, "w").close()
+    with _also_into(its_events, events):
+        code = _run([path, *_options({**options, "events": None}), f"--events={events}", *command], environment)
+    with open(events, encoding="utf-8") as about, open(words, encoding="utf-8", errors="replace") as last:
+        told = _Told(about.read(), last.read())
+    code = told.finished.get("exit_code", code)
+    if not told.has_begun and code == 2:
+        raise ValueError(told.words or "ddprun refuses this job, and has said why on stderr")
+    if not told.has_begun and code == 0:
+        raise ValueError("ddprun has started no workers: an option of launch(), or a variable, says that it only prints something")
+    return code, told
+
+
+def launch(f, args, kwargs, nproc_per_node, options, path=None, variables=None):
     if is_importing_main:
         raise RuntimeError("launch() was called while a worker imports this script to find its functions; a script calls it below "
                            "`if __name__ == \"__main__\":`")
@@ -210,26 +229,18 @@ def launch(f, args, kwargs, nproc_per_node, options):
         raise TypeError("kwargs of launch() is a dict of the function's keywords")
     if isinstance(nproc_per_node, bool) or not isinstance(nproc_per_node, (int, str)):
         raise TypeError("nproc_per_node of launch() is a number or a word, as 'gpu'")
-    path = program.find()
-    its_events = options.get("events", os.environ.get("DDPRUN_EVENTS") or None)
-    line = _options({"nproc_per_node": nproc_per_node, **options, "events": None})
+    path = path or program.find()
+    options = {"nproc_per_node": nproc_per_node, **options}
+    _options(options)  # a wrong one before anything is made
     with tempfile.TemporaryDirectory(prefix="ddprun-launch-") as folder:
-        events, words = os.path.join(folder, "events"), os.path.join(folder, "words")
-        for each in (events, words):
-            open(each, "w").close()
         # The interpreter that has pickled. A failure that the caller may handle is none of an outer launcher's or of Kubernetes.
-        environment = {**os.environ, "PYTHON_EXEC": debugging.python(folder) or sys.executable, "DDPRUN_TERMINATION_LOG": words}
+        environment = {**(os.environ if variables is None else variables), "PYTHON_EXEC": debugging.python(folder) or sys.executable,
+                       "DDPRUN_TERMINATION_LOG": os.path.join(folder, WORDS)}
         environment.pop("TORCHELASTIC_ERROR_FILE", None)
         _send(folder, f, args, kwargs, environment)
-        with _also_into(its_events, events):
-            code = _run([path, *line, f"--events={events}", "-m", "ddprun.launched", folder], environment)
-        with open(events, encoding="utf-8") as about, open(words, encoding="utf-8", errors="replace") as last:
-            told = _Told(about.read(), last.read())
-        code = told.finished.get("exit_code", code)
+        code, told = run_job(folder, path, options, ["-m", "ddprun.launched", folder], environment)
         if code != 0:
             raise _failure(folder, code, told)
-        if not told.has_begun:
-            raise ValueError("ddprun has started no workers: an option of launch(), or a variable, says that it only prints something")
         return {rank: _result(folder, told.round, rank) for rank in told.ranks}
 
 
@@ -260,8 +271,6 @@ def _result(folder, round, rank):
 
 
 def _failure(folder, code, told):
-    if not told.has_begun and code == 2:
-        return ValueError(told.words)
     noted = {}
     for each in told.ranks:
         # A rank may have been killed before it had written all of it.
@@ -270,12 +279,12 @@ def _failure(folder, code, told):
                 noted[each] = pickle.load(file)
     if told.rank not in noted:  # it was killed, say, or is of another node
         how = f"was killed by signal {code - 128}" if code > 128 else f"has ended with exit code {code}; it has said why on stderr"
-        return _error(told.words or f"ddprun {how}", code, told.rank)
+        return _error(told.words or f"ddprun {how}", code, told.rank, told.finished)
     # ddprun knows which rank has ended first. Where an exception breaks a call of several ranks, the others may end before the one that
     # has raised it. What a rank has noted that was replaced since then is over.
     rank = min(noted, key=lambda each: (each != told.rank and noted[each][0] < told.replaced_at, noted[each][0]))
     _, text, pickled = noted[rank]
-    where = _error(f"rank {rank} failed first:\n\n{text}", code, rank)
+    where = _error(f"rank {rank} failed first:\n\n{text}", code, rank, told.finished)
     try:
         error = pickle.loads(pickled)
     except Exception:

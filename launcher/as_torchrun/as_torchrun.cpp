@@ -1,0 +1,186 @@
+#include "launcher/as_torchrun/as_torchrun.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <vector>
+
+#include "agent/python/python_archives.h"
+#include "launcher/cli/option_table.h"
+#include "launcher/plan/program.h"
+#include "rendezvous/common/open_files.h"
+#include "rendezvous/common/unique_fd.h"
+
+namespace ddprun::cli {
+namespace {
+
+constexpr std::string_view kTorchrun = "torchrun";
+
+// torch calls the function at the end of its import, as it does for the installed package, which
+// counts more than the one in the archive.
+constexpr std::string_view kEntryPoints =
+    "[torch.backends]\nddprun_as_torchrun = ddprun_as_torchrun:install\n";
+constexpr std::string_view kMetadata =
+    "Metadata-Version: 2.1\nName: ddprun-as-torchrun\nVersion: 0\n";
+constexpr std::string_view kModule = R"(import os
+import sys
+
+
+def install():
+    try:
+        try:
+            import ddprun
+        except ImportError:
+            sys.path.append(os.path.dirname(os.path.dirname(__file__)) + "/ddprun.zip/package")
+        from ddprun import _torch_autoload
+        install = _torch_autoload.put_in_torchruns_place
+    except Exception as error:
+        print(f"ddprun: torchrun is not ddprun in this process: {error}", file=sys.stderr, flush=True)
+    else:
+        install()
+)";
+
+std::string own_file() {
+  std::array<char, 4096> path{};
+  const ssize_t size = ::readlink("/proc/self/exe", path.data(), path.size());
+  return {path.data(), size > 0 ? static_cast<std::size_t>(size) : 0};
+}
+
+bool write_file(const std::string& path, std::string_view text) {
+  std::ofstream file(path, std::ios::binary);
+  file << text;
+  return file.flush().good();
+}
+
+Result<std::string> make_folder(const Environment& environment) {
+  std::string base = value_or_empty(environment, "TMPDIR");
+  if (base.empty()) base = "/tmp";
+  std::string folder = std::filesystem::absolute(base).string() + "/ddprun-as-torchrun-XXXXXX";
+  if (::mkdtemp(folder.data()) == nullptr) {
+    return fail(error_from_errno(errno, "cannot make a folder " + folder)
+                    .with("hint", "set TMPDIR to a folder that can be written"));
+  }
+  const std::string about = folder + "/python/ddprun_as_torchrun-0.dist-info";
+  std::error_code error;
+  std::filesystem::create_directory(folder + "/bin", error);
+  std::filesystem::create_directories(about, error);
+  std::filesystem::create_symlink(own_file(), folder + "/bin/" + std::string(kTorchrun), error);
+  if (error || !write_file(folder + "/python/ddprun_as_torchrun.py", kModule) ||
+      !write_file(about + "/METADATA", kMetadata) ||
+      !write_file(about + "/entry_points.txt", kEntryPoints) ||
+      !write_file(folder + "/ddprun.zip", agent::kHooksArchive)) {
+    std::filesystem::remove_all(folder, error);
+    return fail(ErrorCode::kInvalidArgument,
+                "cannot write into " + folder + "; set TMPDIR to a folder with room for 1 MB");
+  }
+  return folder;
+}
+
+std::string in_front(const std::string& first, const std::string& others) {
+  return others.empty() ? first : first + ":" + others;
+}
+
+Environment changed(const CommandLine& line, Environment environment, const std::string& folder) {
+  for (const OptionSpec& spec : option_table()) {
+    const auto& value = line.value(spec.id);
+    if (value && spec.variables != Variables::kNone) {
+      environment[variables_of(spec).front()] = *value;
+    }
+  }
+  std::string path = value_or_empty(environment, "PATH");
+  if (path.empty()) path = kDefaultPath;
+  environment["PATH"] = in_front(folder + "/bin", path);
+  environment["PYTHONPATH"] =
+      in_front(folder + "/python", value_or_empty(environment, "PYTHONPATH"));
+  environment["DDPRUN_AS_TORCHRUN"] = own_file();
+  return environment;
+}
+
+// The process that removes the folder when this one has ended. It is no child of this one, which may
+// wait for its children, has a session of its own, and no file open that anything may wait for.
+Result<void> start_remover(const std::string& folder) {
+  const rdzv::UniqueFd self(static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0)));
+  if (!self) return fail(error_from_errno(errno, "cannot watch this process"));
+  const pid_t child = ::fork();
+  if (child < 0) return fail(error_from_errno(errno, "cannot start a process"));
+  if (child > 0) {
+    ::waitpid(child, nullptr, 0);
+    return {};
+  }
+  ::setsid();
+  if (::fork() != 0) ::_exit(0);
+  const int kept[] = {self.get()};
+  close_all_files_but(kept);
+  std::error_code error;
+  std::filesystem::current_path("/", error);
+  pollfd end{self.get(), POLLIN, 0};
+  while (::poll(&end, 1, -1) < 0 && errno == EINTR) {
+  }
+  std::filesystem::remove_all(folder, error);
+  ::_exit(0);
+}
+
+std::vector<char*> pointers_to(std::vector<std::string>& texts) {
+  std::vector<char*> pointers;
+  for (std::string& text : texts) pointers.push_back(text.data());
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
+}  // namespace
+
+Error become_as_torchrun(const CommandLine& line, const Environment& environment) {
+  if (line.command.empty()) {
+    return {ErrorCode::kInvalidArgument,
+            "--as-torchrun needs a command, as in: ddprun --as-torchrun -- accelerate launch "
+            "train.py",
+            {}};
+  }
+  const std::string& name = line.command.front();
+  const bool is_torchrun = name == kTorchrun;  // which need not be there
+  if (!is_torchrun && !can_be_executed(name, current_directory(), environment)) {
+    const bool is_file = std::filesystem::exists(name);
+    return {is_file ? ErrorCode::kPermissionDenied : ErrorCode::kNotFound,
+            is_file ? name +
+                          " cannot be executed; give the command that runs it, as in: ddprun "
+                          "--as-torchrun -- python " +
+                          name
+                    : "no command " + name +
+                          " was found; --as-torchrun executes a command, as a "
+                          "shell would",
+            {}};
+  }
+  const auto folder = make_folder(environment);
+  if (!folder) return folder.error();
+  const auto watched = start_remover(*folder);
+  if (!watched) {
+    std::error_code error;
+    std::filesystem::remove_all(*folder, error);
+    return watched.error();
+  }
+  const Environment its = changed(line, environment, *folder);
+  std::vector<std::string> words = line.command;
+  std::vector<std::string> variables = to_lines(its);
+  // execvpe() looks on the PATH of this process.
+  ::setenv("PATH", its.find("PATH")->second.c_str(), 1);
+  ::execvpe(name.c_str(), pointers_to(words).data(), pointers_to(variables).data());
+  return error_from_errno(errno, "cannot execute " + name);
+}
+
+bool is_called_torchrun(const std::string& file) {
+  return std::string_view(file).substr(file.rfind('/') + 1) == kTorchrun;
+}
+
+}  // namespace ddprun::cli

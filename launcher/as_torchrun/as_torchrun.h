@@ -1,0 +1,19 @@
+// ddprun --as-torchrun -- COMMAND: this process becomes the command, and what it starts finds ddprun
+// where it looks for torchrun. Nothing is installed: PATH and PYTHONPATH begin with parts of a
+// temporary folder, which another process removes when this one has ended.
+#pragma once
+
+#include "launcher/cli/command_line.h"
+#include "rendezvous/common/environment.h"
+#include "rendezvous/common/result.h"
+
+namespace ddprun::cli {
+
+// Returns only an error: kNotFound and kPermissionDenied are about the command. The other options on
+// the line become variables (DDPRUN_…), for each ddprun that is started in torchrun's place.
+Error become_as_torchrun(const CommandLine& line, const Environment& environment);
+
+// Whether this process was executed by the folder's link. `file`: how it was executed.
+bool is_called_torchrun(const std::string& file);
+
+}  // namespace ddprun::cli
