@@ -248,8 +248,8 @@ class Frameworks(InFolder):
         from importlib.metadata import entry_points
         [main] = entry_points(group="console_scripts", name="torchx")
         (self.folder / "torchx_main.py").write_text(f"from {main.module} import main\nmain()\n")
-        out, _ = self.run_it(sys.executable, "torchx_main.py", "run", "-s", "local_cwd", "dist.ddp", "-j", "1x2", "--script", "worker.py")
-        self.assertEqual(out.count("ddprun "), 2, out)
+        _, err = self.run_it(sys.executable, "torchx_main.py", "run", "-s", "local_cwd", "dist.ddp", "-j", "1x2", "--script", "worker.py")
+        self.assertEqual(len([line for line in err.splitlines() if "]:ddprun " in line]), 2, err)  # its prefix is before them
 
     @unittest.skipUnless(has("deepspeed"), "without the package deepspeed, which scripts/setup does not install")
     def test_deepspeeds_launcher_is_left_alone(self):
