@@ -20,10 +20,15 @@ LIMIT_S = 120
 TORCHRUN = "import sys\nfrom torch.distributed.run import main\nsys.exit(main())\n"
 # One line of each worker, and a failure of rank 1 if it is asked for.
 WORKER = '''
-import os, sys
+import os, sys, time
 agent = os.path.basename(os.readlink(f"/proc/{os.getppid()}/exe"))
 os.write(1, f"{agent} {os.environ['RANK']} {os.environ['WORLD_SIZE']} {' '.join(sys.argv[1:])}\\n".encode())
-if "fail" in sys.argv and os.environ["RANK"] == "1":
+written = f"written-{os.getppid()}"
+if os.environ["RANK"] == "0":
+    open(written, "w").close()
+elif "fail" in sys.argv:  # ddprun kills rank 0 then
+    while not os.path.exists(written):
+        time.sleep(0.01)
     sys.exit(3)
 '''
 LIBRARY = '''
