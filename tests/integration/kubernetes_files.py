@@ -68,7 +68,11 @@ JOB_SET = {
 POD_MONITOR = {'apiVersion': str, 'kind': str, 'metadata': META,
                'spec': {'selector': {'matchExpressions': [{'key': str, 'operator': str, 'values': [str]}]},
                         'podMetricsEndpoints': [{'port': str, 'path': str, 'interval': str}]}}
-KINDS = {('monitoring.coreos.com/v1', 'PodMonitor'): POD_MONITOR, ('v1', 'Service'): SERVICE, ('batch/v1', 'Job'): JOB, ('jobset.x-k8s.io/v1alpha2', 'JobSet'): JOB_SET}
+TRAIN_JOB = {'apiVersion': str, 'kind': str, 'metadata': META,
+             'spec': {'runtimeRef': {'name': str, 'kind': str, 'apiGroup': str},
+                      'trainer': {'image': str, 'command': [str], 'args': [str], 'numNodes': int,
+                                  'env': [{'name': str, 'value': str}], 'resourcesPerNode': {'limits': ANY}}}}
+KINDS = {('trainer.kubeflow.org/v1alpha1', 'TrainJob'): TRAIN_JOB, ('monitoring.coreos.com/v1', 'PodMonitor'): POD_MONITOR, ('v1', 'Service'): SERVICE, ('batch/v1', 'Job'): JOB, ('jobset.x-k8s.io/v1alpha2', 'JobSet'): JOB_SET}
 
 
 def check_fields(value, schema, where):
@@ -128,9 +132,9 @@ token.write_text('secret\n')
 def plan_of(container, variables):
     environment = {'PATH': os.environ['PATH'], 'HOME': '/', 'OMP_NUM_THREADS': '1', **variables}
     # Here is nothing mounted.
-    (at,) = [mount['mountPath'] for mount in container['volumeMounts'] if mount['name'] == 'token']
-    check(environment['DDPRUN_TOKEN_FILE'] == f'{at}/token', 'the token is where its secret is mounted')
-    environment['DDPRUN_TOKEN_FILE'] = str(token)
+    for at in [mount['mountPath'] for mount in container.get('volumeMounts', ()) if mount['name'] == 'token']:
+        check(environment['DDPRUN_TOKEN_FILE'] == f'{at}/token', 'the token is where its secret is mounted')
+        environment['DDPRUN_TOKEN_FILE'] = str(token)
     # Here may be no GPU, and is no program of the image.
     if environment.get('PET_NPROC_PER_NODE') == 'gpu' and not list(Path('/dev').glob('nvidia[0-9]*')):
         environment['PET_NPROC_PER_NODE'] = 'usable-cpus'
@@ -209,6 +213,22 @@ for path in sorted(folder.glob('*.yaml')):
         jobs.add(f'{name}-{replicated["name"]}-0')
         plan = check_job(f'{name}-{replicated["name"]}-0', replicated['template']['spec'], labels, subdomain=name)
         check(plan and plan['job']['run_id'] == f'{name}-2', 'the run id is that of the attempt')
+    if 'TrainJob' in by_kind:
+        # What Trainer's policy torch sets, for runtimes such as torch-distributed.
+        name, trainer = by_kind['TrainJob']['metadata']['name'], by_kind['TrainJob']['spec']['trainer']
+        for index in range(trainer['numNodes']):
+            variables = variables_of(trainer, {})
+            check(not [each for each in variables if each.startswith('PET_')], 'Trainer alone sets PET_*')
+            variables.update(PET_NNODES=str(trainer['numNodes']), PET_NPROC_PER_NODE='1', PET_NODE_RANK=str(index),
+                             PET_MASTER_ADDR=f'{name}-node-0-0.{name}', PET_MASTER_PORT='29400',
+                             JOB_COMPLETION_INDEX=str(index), HOSTNAME=f'{name}-node-0-{index}', KUBERNETES_SERVICE_HOST='10.0.0.1')
+            plan = plan_of(trainer, variables)
+            if plan:
+                seen = plan['job']['nodes']
+                check(plan['warnings'] == [], f'{name}-{index}: no warnings: {plan["warnings"]}')
+                check((seen['node_rank'], seen['min_nodes'], seen['max_nodes']) == (index, 2, 2), f'node {index} of 2: {seen}')
+                check(seen['endpoint'] == f'{name}-node-0-0.{name}:29400', f'meets at node 0: {seen["endpoint"]}')
+                check(plan['job']['restarts']['max_restarts'] == 3, 'restarts within the pods')
     print(path.name, 'was checked')
 
 monitor = yaml.safe_load((folder / 'podmonitor.yaml').read_text())['spec']
