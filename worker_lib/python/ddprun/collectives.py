@@ -653,17 +653,29 @@ class _Thread:
         self._stop.acquire()
         self._ended.acquire()
         atexit.register(self._end, os.getpid())
+        self._looks, self._holds = allocate_lock(), False
+        os.register_at_fork(before=self._hold, after_in_parent=self._go_on, after_in_child=self._go_on)
         start_new_thread(self._run, ())
 
     def _run(self):
         try:
             wait = _EVERY_S
             while wait is not None and not self._stop.acquire(timeout=wait):
-                wait = self._sampler.look()
+                with self._looks:
+                    wait = self._sampler.look()
         except Exception as error:
             _complain(error)
         finally:
             self._ended.release()
+
+    # A process that is forked while this thread reads the flight recorder would find its lock taken for ever.
+    def _hold(self):
+        self._holds = self._looks.acquire(timeout=1)
+
+    def _go_on(self):
+        if self._holds:
+            self._holds = False
+            self._looks.release()
 
     # A thread that is inside of PyTorch must not be stopped there by the interpreter's end.
     def _end(self, pid):
