@@ -33,6 +33,7 @@
 #include "agent/process/process_stacks.h"
 #include "agent/process/worker_facts.h"
 #include "rendezvous/common/descriptor_limit.h"
+#include "rendezvous/common/exec_arguments.h"
 #include "rendezvous/common/loop/lifetime.h"
 #include "rendezvous/common/loop/timer.h"
 #include "rendezvous/common/open_files.h"
@@ -88,14 +89,6 @@ std::vector<int> signals_with_handlers() {
     }
   }
   return signals;
-}
-
-std::vector<const char*> pointers_to(const std::vector<std::string>& strings) {
-  std::vector<const char*> pointers;
-  pointers.reserve(strings.size() + 1);
-  for (const auto& string : strings) pointers.push_back(string.c_str());
-  pointers.push_back(nullptr);
-  return pointers;
 }
 
 rdzv::UniqueFd pidfd_of(pid_t pid) {
@@ -271,8 +264,7 @@ class Starter {
     if (spec_.keeper_slot != nullptr) spec_.keeper_slot->store(::getpid());
     ::sigprocmask(SIG_SETMASK, &inherited_signals().mask, nullptr);
     if (spec_.waits_for_debugger) be_traced();
-    ::execve(spec_.path.c_str(), const_cast<char* const*>(argv_.data()),
-             const_cast<char* const*>(environment_.data()));
+    ::execve(spec_.path.c_str(), argv_.data(), environment_.data());
     refuse(errno);
   }
 
@@ -316,8 +308,8 @@ class Starter {
   }
 
   const ProcessSpec& spec_;
-  const std::vector<const char*> argv_;
-  const std::vector<const char*> environment_;
+  const std::vector<char*> argv_;
+  const std::vector<char*> environment_;
   std::vector<int> handled_signals_;  // after fork
   cpu_set_t cpus_;
   pid_t parent_ = -1;

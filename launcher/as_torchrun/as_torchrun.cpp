@@ -8,7 +8,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <array>
 #include <cerrno>
 #include <filesystem>
 #include <fstream>
@@ -20,6 +19,7 @@
 #include "agent/python/python_archives.h"
 #include "launcher/cli/option_table.h"
 #include "launcher/plan/program.h"
+#include "rendezvous/common/exec_arguments.h"
 #include "rendezvous/common/open_files.h"
 #include "rendezvous/common/unique_fd.h"
 
@@ -51,12 +51,6 @@ def install():
     else:
         install()
 )";
-
-std::string own_file() {
-  std::array<char, 4096> path{};
-  const ssize_t size = ::readlink("/proc/self/exe", path.data(), path.size());
-  return {path.data(), size > 0 ? static_cast<std::size_t>(size) : 0};
-}
 
 bool write_file(const std::string& path, std::string_view text) {
   std::ofstream file(path, std::ios::binary);
@@ -132,13 +126,6 @@ Result<void> start_remover(const std::string& folder) {
   ::_exit(0);
 }
 
-std::vector<char*> pointers_to(std::vector<std::string>& texts) {
-  std::vector<char*> pointers;
-  for (std::string& text : texts) pointers.push_back(text.data());
-  pointers.push_back(nullptr);
-  return pointers;
-}
-
 }  // namespace
 
 Error become_as_torchrun(const CommandLine& line, const Environment& environment) {
@@ -149,8 +136,8 @@ Error become_as_torchrun(const CommandLine& line, const Environment& environment
             {}};
   }
   const std::string& name = line.command.front();
-  const bool is_torchrun = name == kTorchrun;  // which need not be there
-  if (!is_torchrun && !can_be_executed(name, current_directory(), environment)) {
+  auto file = find_executable(name, current_directory(), environment);
+  if (!file && name != kTorchrun) {
     const bool is_file = std::filesystem::exists(name);
     return {is_file ? ErrorCode::kPermissionDenied : ErrorCode::kNotFound,
             is_file ? name +
@@ -170,12 +157,10 @@ Error become_as_torchrun(const CommandLine& line, const Environment& environment
     std::filesystem::remove_all(*folder, error);
     return watched.error();
   }
-  const Environment its = changed(line, environment, *folder);
-  std::vector<std::string> words = line.command;
-  std::vector<std::string> variables = to_lines(its);
-  // execvpe() looks on the PATH of this process.
-  ::setenv("PATH", its.find("PATH")->second.c_str(), 1);
-  ::execvpe(name.c_str(), pointers_to(words).data(), pointers_to(variables).data());
+  if (name == kTorchrun) file = *folder + "/bin/" + name;
+  const std::vector<std::string> variables = to_lines(changed(line, environment, *folder));
+  // A path, which execvpe() looks for nowhere else; unlike execve() it executes a script without #! by a shell.
+  ::execvpe(file->c_str(), pointers_to(line.command).data(), pointers_to(variables).data());
   return error_from_errno(errno, "cannot execute " + name);
 }
 

@@ -1,4 +1,5 @@
 #include "launcher/machine/timed_process.h"
+#include "rendezvous/common/exec_arguments.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -24,13 +25,6 @@ void write_all(int fd, std::string_view text) {
     if (written <= 0) return;
     text.remove_prefix(static_cast<std::size_t>(written));
   }
-}
-
-std::vector<char*> pointers_to(const std::vector<std::string>& strings) {
-  std::vector<char*> pointers;
-  for (const std::string& each : strings) pointers.push_back(const_cast<char*>(each.c_str()));
-  pointers.push_back(nullptr);
-  return pointers;
 }
 
 bool is_zombie(pid_t child) {

@@ -454,7 +454,7 @@ class Planner {
     }
     plan_.job.preempt_notice = {From::kCommand, text};
     if (is_plain_word(text) &&
-        !can_be_executed(text, surroundings_.places.directory, environment_)) {
+        !find_executable(text, surroundings_.places.directory, environment_)) {
       refuse(notice, "give aws, gcp, azure, or a command; " + text +
                          (text.find('/') == std::string::npos ? " is no program on PATH"
                                                               : " is no program"));

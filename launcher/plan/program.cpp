@@ -62,10 +62,11 @@ std::optional<std::string> find_on_path(const std::string& name, const Environme
 
 }  // namespace
 
-bool can_be_executed(const std::string& name, const std::string& directory,
-                     const Environment& environment) {
-  return name.find('/') == std::string::npos ? find_on_path(name, environment).has_value()
-                                             : is_executable(path_in(directory, name));
+std::optional<std::string> find_executable(const std::string& name, const std::string& directory,
+                                           const Environment& environment) {
+  if (name.find('/') == std::string::npos) return find_on_path(name, environment);
+  std::string path = path_in(directory, name);
+  return is_executable(path) ? std::optional(std::move(path)) : std::nullopt;
 }
 
 namespace {
@@ -305,11 +306,15 @@ Result<FoundProgram> by_first_line(const FirstLine& line, const std::vector<std:
 
 }  // namespace
 
-std::string own_folder() {
+std::string own_file() {
   std::array<char, 4096> path{};
   const ssize_t size = ::readlink("/proc/self/exe", path.data(), path.size());
-  const std::string_view file(path.data(), size > 0 ? static_cast<std::size_t>(size) : 0);
-  return std::string(file.substr(0, file.rfind('/')));
+  return {path.data(), size > 0 ? static_cast<std::size_t>(size) : 0};
+}
+
+std::string own_folder() {
+  const std::string file = own_file();
+  return file.substr(0, file.rfind('/'));
 }
 
 std::string current_directory() {

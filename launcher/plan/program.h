@@ -50,11 +50,12 @@ struct FoundProgram {
 inline constexpr const char* kDefaultPath =
     "/usr/local/bin:/usr/bin:/bin";  // where there is no PATH
 
-// Whether a shell that is started in this folder finds a program of this name, on PATH unless it is a path.
-bool can_be_executed(const std::string& name, const std::string& directory,
-                     const Environment& environment);
+// The file that a shell which is started in this folder executes by this name: on PATH, unless the name is a path.
+std::optional<std::string> find_executable(const std::string& name, const std::string& directory,
+                                           const Environment& environment);
 
-std::string own_folder();  // of the file of this process, links followed; empty: not known
+std::string own_file();    // the file of this process, links followed; empty: not known
+std::string own_folder();  // likewise, its folder
 std::string current_directory();
 
 // The folder of the file `called` if it is the bin/ of a virtual or conda environment, else empty. A
