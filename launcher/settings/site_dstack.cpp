@@ -9,9 +9,7 @@ std::optional<Site> dstack_site(const Environment& environment, const std::strin
   SiteMaker maker(environment, "dstack", "");
   maker.read_nodes({"DSTACK_NODES_NUM"}, {"DSTACK_NODE_RANK"});
   maker.read_address({"DSTACK_MASTER_NODE_IP"});
-  if (const auto run = maker.first_of({"DSTACK_RUN_NAME"})) {
-    maker.propose(OptionId::kRdzvId, run->text, run->name);
-  }
+  maker.propose_run_id({"DSTACK_RUN_NAME"});
   maker.propose_gpus({"DSTACK_GPUS_PER_NODE"});
   return maker.take();
 }

@@ -19,9 +19,7 @@ std::optional<Site> flux_site(const Environment& environment, const std::string&
   maker.refuse(OptionId::kMasterAddr,
                "Flux does not say where node 0 is; say --master-addr, on every node what this "
                "prints in a task: flux hostlist -n 0 local");
-  if (const auto job = maker.first_of({"FLUX_JOB_ID"})) {
-    maker.propose(OptionId::kRdzvId, job->text, job->name);
-  }
+  maker.propose_run_id({"FLUX_JOB_ID"});
   return maker.take();
 }
 

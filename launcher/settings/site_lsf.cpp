@@ -9,9 +9,7 @@ namespace {
 
 SiteMaker in_lsf(const Environment& environment, const char* launch) {
   SiteMaker maker(environment, "LSF", launch);
-  if (const auto job = maker.first_of({"LSB_JOBID"})) {
-    maker.propose(OptionId::kRdzvId, job->text, job->name);
-  }
+  maker.propose_run_id({"LSB_JOBID"});
   return maker;
 }
 

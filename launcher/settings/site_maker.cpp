@@ -198,6 +198,10 @@ void SiteMaker::read_address(VariableNames addresses) {
                  " is not set, so it is not known where node 0 is");
 }
 
+void SiteMaker::propose_run_id(VariableNames names) {
+  if (const auto job = first_of(names)) propose(OptionId::kRdzvId, job->text, job->name);
+}
+
 void SiteMaker::propose_gpus(VariableNames counts) {
   const auto gpus = count(OptionId::kNprocPerNode, counts, 0);
   if (gpus && gpus->number > 0) {

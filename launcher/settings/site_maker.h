@@ -69,6 +69,8 @@ class SiteMaker {
                        const std::string& where);
   // Node 0's name or address: the variable's first word.
   void read_address(VariableNames addresses);
+  // The name of the job, which all its nodes have, if the site says one.
+  void propose_run_id(VariableNames names);
   // One worker for each GPU, if the site says how many there are.
   void propose_gpus(VariableNames counts);
   // Node 0 is the first host of the allocation, if all its hosts are nodes of the job.

@@ -81,9 +81,7 @@ std::optional<Site> open_mpi_site(const Environment& environment, const std::str
         "mpirun has bound this ddprun to a part of the CPUs (" + bound->said() +
         "), by default to one core, and with it all its workers; --bind-to none gives them all");
   }
-  if (const auto name = maker.first_of({"PMIX_NAMESPACE"})) {
-    maker.propose(OptionId::kRdzvId, name->text, name->name);
-  }
+  maker.propose_run_id({"PMIX_NAMESPACE"});
   return maker.take();
 }
 

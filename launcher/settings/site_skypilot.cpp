@@ -9,9 +9,7 @@ std::optional<Site> skypilot_site(const Environment& environment, const std::str
   SiteMaker maker(environment, "SkyPilot", "");
   maker.read_nodes({"SKYPILOT_NUM_NODES"}, {"SKYPILOT_NODE_RANK"});
   maker.read_address({"SKYPILOT_NODE_IPS"});
-  if (const auto task = maker.first_of({"SKYPILOT_TASK_ID"})) {
-    maker.propose(OptionId::kRdzvId, task->text, task->name);
-  }
+  maker.propose_run_id({"SKYPILOT_TASK_ID"});
   maker.propose_gpus({"SKYPILOT_NUM_GPUS_PER_NODE"});
   return maker.take();
 }
