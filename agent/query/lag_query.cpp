@@ -224,46 +224,42 @@ static std::vector<std::string> lines_of(std::string_view text) {
   return lines;
 }
 
-// The variance of the share of looks that have the frame; a few looks say little, also where all or none have it.
-double variance_of(const std::string& frame, const RankSamples& samples) {
-  double all = 2;
-  double with = 1;
-  for (const SeenStack& stack : samples.stacks) {
-    all += stack.count;
-    if (std::ranges::count(lines_of(stack.frames), frame) > 0) with += stack.count;
-  }
-  const double share = with / all;
-  return share * (1 - share) / all;
+int answers_of(const RankSamples& samples) {
+  int all = 0;
+  for (const SeenStack& stack : samples.stacks) all += stack.count;
+  return all;
+}
+
+// The variance of a share of so many looks; a few looks say little, also where all or none have it.
+double variance_of(double share, int looks) {
+  const double smoothed = (share * looks + 1) / (looks + 2);
+  return smoothed * (1 - smoothed) / (looks + 2);
 }
 
 // Each stack counts a frame once, however deep it recurses.
 std::string where_it_is_slow(const RankSamples& slow, const RankSamples& other) {
   const auto shares_of = [](const RankSamples& samples) {
-    int all = 0;
     std::map<std::string, double> shares;
     for (const SeenStack& stack : samples.stacks) {
-      all += stack.count;
       std::vector<std::string> frames = lines_of(stack.frames);
       std::ranges::sort(frames);
       const auto same = std::ranges::unique(frames);
       frames.erase(same.begin(), same.end());
       for (const std::string& frame : frames) shares[frame] += stack.count;
     }
-    for (auto& [frame, share] : shares) share /= std::max(all, 1);
+    for (auto& [frame, share] : shares) share /= answers_of(samples);
     return shares;
   };
-  std::map<std::string, double> more = shares_of(slow);
-  for (const auto& [frame, share] : shares_of(other)) {
-    if (const auto found = more.find(frame); found != more.end()) found->second -= share;
-  }
-  double most = 0;
-  std::string at_most;
-  for (const auto& [frame, share] : more) {
-    if (share > most) std::tie(at_most, most) = std::pair(frame, share);
-  }
-  if (other.stacks.empty() || most < kMuchMore) return {};
-  const double variance = variance_of(at_most, slow) + variance_of(at_most, other);
-  if (most * most < kDeviations * kDeviations * variance) return {};
+  if (slow.stacks.empty() || other.stacks.empty()) return {};
+  const std::map<std::string, double> in_slow = shares_of(slow);
+  std::map<std::string, double> in_other = shares_of(other);
+  std::map<std::string, double> more;
+  for (const auto& [frame, share] : in_slow) more[frame] = share - in_other[frame];
+  const auto& [at_most, most] =
+      *std::ranges::max_element(more, {}, &std::pair<const std::string, double>::second);
+  const double variance = variance_of(in_slow.at(at_most), answers_of(slow)) +
+                          variance_of(in_other.at(at_most), answers_of(other));
+  if (most < kMuchMore || most * most < kDeviations * kDeviations * variance) return {};
   // What a frame calls has at most as much more as it has itself.
   constexpr double kNearlyAll = 0.75;
   std::string innermost;

@@ -68,6 +68,8 @@ std::string to_json(std::vector<RankSamples> samples, std::size_t bytes_max);
 Result<std::vector<RankSamples>> samples_from(std::string_view json);
 
 void add(RankSamples& samples, std::string frames);
+int answers_of(
+    const RankSamples& samples);  // the number of its stacks, each as often as it was seen
 
 // The innermost frame in which the slow rank is more often than the other: "next_batch (loader.py:40)". Empty: there is none
 // in which it is much more often.

@@ -20,12 +20,6 @@ constexpr int kLooks = 64;    // a busy machine lets some of them be late
 constexpr auto kAnswerLimit = 50ms;
 constexpr std::size_t kSampleBytes = std::size_t{256} * 1024;
 
-int answers_of(const RankSamples& samples) {
-  int all = 0;
-  for (const SeenStack& stack : samples.stacks) all += stack.count;
-  return all;
-}
-
 }  // namespace
 
 std::string StackSamples::text_of(pid_t leader) {
