@@ -27,10 +27,7 @@ EventCommand::EventCommand(boost::asio::io_context& io, const std::string& comma
       next_(io),
       limit_(io) {}
 
-void EventCommand::begin(std::atomic<pid_t>* keeper_slot) {
-  keeper_slot_ = keeper_slot;
-  run_later();
-}
+void EventCommand::begin(std::atomic<pid_t>* keeper_slot) { keeper_slot_ = keeper_slot; }
 
 void EventCommand::round_began(int node_rank) {
   tells_ = node_rank == 0 ? Tells::kYes : Tells::kNo;
@@ -47,7 +44,7 @@ void EventCommand::job_ends(rdzv::JobOutcome::Kind kind) {
 }
 
 void EventCommand::take(std::string_view line) {
-  if (command_.empty() || tells_ == Tells::kNo) return;
+  if (tells_ == Tells::kNo) return;
   if (lines_.size() + line.size() > kWaitingBytesMax) {
     if (!std::exchange(has_dropped_, true)) {
       warn_("--on-event: its command is too slow for what happens, and does not get all of it");

@@ -24,12 +24,12 @@ namespace ddprun::agent {
 
 class EventCommand {
  public:
-  // `command`: empty, nothing happens. It and `environment` outlive this object. `warn` gets at most two messages: that the
+  // `command` and `environment` outlive this object. Without take() nothing happens. `warn` gets at most two messages: that the
   // command fails, and that lines were dropped.
   EventCommand(boost::asio::io_context& io, const std::string& command,
                const Environment& environment, std::function<void(std::string_view)> warn);
 
-  // From here on commands are run. `keeper_slot`: for the group of the command.
+  // Before take(). `keeper_slot`: for the group of the command.
   void begin(std::atomic<pid_t>* keeper_slot);
   // Before the event of that round.
   void round_began(int node_rank);

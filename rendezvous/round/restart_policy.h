@@ -82,16 +82,16 @@ class RestartPolicy {
   // The failure that has ended a round, a worker's own fault: before anything is decided upon it. A step that a process has
   // counted for itself, or of another kind than the greatest, says nothing; so does none, of a rank that has never had one.
   void failed(const WorkerFailure& failure) {
-    const bool is_known_to_step = !with_steps_.insert(failure.rank).second;
-    if (has_come_further(failure)) return;
+    const bool has_had_steps = with_steps_.contains(failure.rank);
     const bool has_step = failure.progress && failure.progress->step;
-    if (!has_step && !is_known_to_step) with_steps_.erase(failure.rank);
-    if (has_step ? is_comparable(*failure.progress) : is_known_to_step && history_.step) {
+    if (has_step) with_steps_.insert(failure.rank);
+    if (note_step(failure)) return;
+    if (has_step ? is_comparable(*failure.progress) : has_had_steps && history_.step) {
       history_.without_progress += 1;
     }
   }
-  // Any failure: whether it came after a step more than those before.
-  bool has_come_further(const WorkerFailure& failure) {
+  // Any failure. Returns whether it came after a step more than those before.
+  bool note_step(const WorkerFailure& failure) {
     const auto& progress = failure.progress;
     if (!progress || !progress->step || progress->step_kind == StepKind::kCounted) return false;
     if (history_.step && (!is_comparable(*progress) || *progress->step <= *history_.step)) {

@@ -370,7 +370,7 @@ Replacements::Situation RoundCore::as_seen(const Running& running,
 void RoundCore::replace(Running& running, NodeId node, const WorkerReplaceable& failed) {
   because("a standby has its rank, and the other ranks have the state: this costs a restart");
   policy_.replaced(now_);
-  policy_.has_come_further(failed.failure);
+  policy_.note_step(failed.failure);
   in_place_ += 1;
   running.replacements.begin(node, failed, now_ + config_.replace_timeout);
   ReplaceWorker order{

@@ -118,7 +118,7 @@ TEST(RestartPolicy, RestartsWithoutAStepMoreAreInVain) {
             "no rank that failed had come past step 401, in spite of 2 restarts "
             "(--no-progress-restarts)");
   WorkerFailure replaced = at_step(402);
-  EXPECT_TRUE(RestartPolicy(policy).has_come_further(replaced));
+  EXPECT_TRUE(RestartPolicy(policy).note_step(replaced));
   RestartPolicy next(rules, policy.history(kNow), kNow);
   EXPECT_FALSE(next.why_in_vain().empty()) << "another leader knows it, too";
 }
