@@ -1,7 +1,7 @@
 // --metrics-port: /metrics for Prometheus and /healthz and /livez for probes (this node only), and at
 // / a live page for people, which gets changes over /events. Other machines, which reach it with
-// --metrics-address, do not get the page. While a page is open, all nodes are asked once a second and soon after
-// an event; else it wakes up once a second, to continue the curve of the loss.
+// --metrics-address, do not get the page. While a page is open, all nodes are asked once a second and
+// soon after an event; else it wakes up once a second, to continue the curve of the loss.
 //
 // Owned by QueryPort, event loop only. A failure here must not end the job.
 #pragma once

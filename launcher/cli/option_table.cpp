@@ -83,8 +83,7 @@ constexpr std::array<OptionSpec, kOptionCount> kTable{{
      "run the script by runpy inside a Python that records its exception", kFlag},
     {kAsTorchrun, "as-torchrun", "", "",
      "execute a command as a shell would; for all that it starts torchrun is ddprun, with the "
-     "other "
-     "options here as variables: ddprun --as-torchrun -- accelerate launch train.py",
+     "other options here as variables: ddprun --as-torchrun -- accelerate launch train.py",
      kFlag, kNone},
     {kUseEnv, "use-env", "", "",
      "accepted for compatibility with torch.distributed.launch; every worker has LOCAL_RANK in its "
@@ -132,8 +131,7 @@ constexpr std::array<OptionSpec, kOptionCount> kTable{{
      "write what happens as JSON lines to a file, an open descriptor, or stdout", kValue, kOwn},
     {kOnEvent, "on-event", "CMD", "",
      "run a command of the shell when something happens, with JSON lines as of --events on its "
-     "stdin; "
-     "on the first node, one run at a time and at most one a second",
+     "stdin; on the first node, one run at a time and at most one a second",
      kValue, kOwn},
     {kRecord, "record", "FILE", "", "record the input of this node's decisions, for ddpctl replay",
      kValue, kOwn},
@@ -142,8 +140,7 @@ constexpr std::array<OptionSpec, kOptionCount> kTable{{
      "null|console|dynamic_rendezvous"},
     {kMetricsPort, "metrics-port", "PORT", "",
      "serve Prometheus metrics at /metrics, /healthz and /livez for probes, and a live page at / "
-     "on "
-     "this port; 0: a free port, which is printed",
+     "on this port; 0: a free port, which is printed",
      kValue, kOwn},
     {kMetricsAddress, "metrics-address", "ADDRESS", "127.0.0.1",
      "where --metrics-port listens: 0.0.0.0 or an address of this machine lets all other machines "

@@ -1,5 +1,6 @@
 // The options of `ddpctl leader`. They are ddprun's, with the same names, variables, defaults and
-// meanings, so that both can get the same command line; only --listen is new. Pure, except for reading the token's file and asking munge.
+// meanings, so that both can get the same command line; only --listen is new. Pure, except for
+// reading the token's file and asking munge.
 #pragma once
 
 #include <array>

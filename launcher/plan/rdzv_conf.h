@@ -38,8 +38,8 @@ struct TokenFile {
 TokenFile token_file(const Settings& settings, const RdzvConf& conf);
 
 // How the nodes of this job prove that they belong to it: by the token's file if there is one, else
-// by munge if this is in a job of Slurm and munge works here, else not at all. An Error if the file cannot be
-// used; why munge cannot be used becomes a note.
+// by munge if this is in a job of Slurm and munge works here, else not at all. An Error if the file
+// cannot be used; why munge cannot be used becomes a note.
 Result<rdzv::NodeProof> read_proof(const Settings& settings, const RdzvConf& conf,
                                    bool is_in_slurm_job, const std::string& munge_library,
                                    std::vector<std::string>& notes);
