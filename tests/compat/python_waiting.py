@@ -444,10 +444,11 @@ class OfAJob(unittest.TestCase):
         self.assertTrue(eventually(lambda: job.out().count("WAITS") == RANKS), job.out())
 
     def expect(self, job, rank, expected):
-        """Groups of a rank by name: how many members, its rank, its calls."""
+        """Groups of a rank by name: how many members, its rank, its calls. Beside them a rank has the series of groups that it
+        made, and, if it was looked at between two calls, that of messages seen."""
         def is_so():
             return {name: (group["size"], group["rank"], group["calls"]) for name, group in job.calls(rank).items()
-                    if not name.endswith(" (made)")}
+                    if not name.endswith((" (made)", " (seen)"))}
         self.assertTrue(eventually(lambda: is_so() == expected), is_so())
 
 

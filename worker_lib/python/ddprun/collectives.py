@@ -538,7 +538,7 @@ class Sampler:
                 entered = max(entry["time_created_ns"] + offset, 1)
                 self._record.enter(known.place, number, call, entered, entered)
         if waits:  # as a rank that exchanges messages
-            self._noted.end(self._noted.begin("waits", _SEND_RECV, 1, 2, -1))
+            self._noted.end(self._noted.begin("messages (seen)", _SEND_RECV, 1, 2, -1))
 
     def _close(self, known, over):
         # Calls need not end in their order: which have is in the flight recorder's whole text.
