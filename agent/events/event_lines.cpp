@@ -8,8 +8,8 @@
 namespace ddprun::agent {
 
 template <>
-inline constexpr std::array<std::string_view, 6> kNames<rdzv::NodeGone::How>{
-    "disconnected", "silent", "replaced", "left", "stuck", "unresponsive"};
+inline constexpr std::array<std::string_view, 7> kNames<rdzv::NodeGone::How>{
+    "disconnected", "silent", "replaced", "left", "stuck", "unresponsive", "left_out"};
 
 namespace {
 
@@ -107,6 +107,7 @@ static void fields(JsonWriter& object, const rdzv::NodeGone& gone) {
   object("node_rank", gone.node_rank);
   object("host", gone.host);
   object("how", gone.how);
+  object("why", OrNull{gone.why});
 }
 
 // ---- events

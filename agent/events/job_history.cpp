@@ -17,7 +17,9 @@ constexpr std::size_t kSentenceBytesMax = 1024;  // the report has the whole mes
 std::pair<RestartReason, std::string> reason_of(const Restarted& restarted) {
   if (restarted.failure) return {RestartReason::kWorkerFailed, describe(*restarted.failure)};
   if (restarted.lost_node) {
-    const bool has_left = restarted.lost_node->how == rdzv::NodeGone::How::kLeft;
+    using How = rdzv::NodeGone::How;
+    const How how = restarted.lost_node->how;
+    const bool has_left = how == How::kLeft || how == How::kLeftOut;
     return {has_left ? RestartReason::kNodeLeft : RestartReason::kNodeLost,
             rdzv::describe(*restarted.lost_node)};
   }

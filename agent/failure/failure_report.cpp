@@ -192,6 +192,8 @@ std::string check(const rdzv::JobOutcome& outcome) {
       return "who stopped ddprun on " + host + "; --nnodes=MIN:MAX goes on with fewer nodes";
     case rdzv::NodeGone::How::kUnresponsive:
       return "what ddprun on " + host + " waits for (ps, /proc/PID/stack); it sends heartbeats";
+    case rdzv::NodeGone::How::kLeftOut:
+      return "ddpctl status on " + host + ", and whether enough other nodes are there";
     case rdzv::NodeGone::How::kStuck:
       break;
   }
@@ -282,7 +284,11 @@ std::string describe_change(const rdzv::RoundStart& start, std::string_view here
   if (start.after_failure) parts.push_back(describe(*start.after_failure, here));
   if (start.after_request) parts.push_back(describe_request(start.asked_by));
   // Why was said when it happened.
-  if (start.after_loss) parts.push_back(name_of(*start.after_loss) + " is gone");
+  if (start.after_loss) {
+    const bool is_left_out = start.after_loss->how == rdzv::NodeGone::How::kLeftOut;
+    parts.push_back(is_left_out ? describe(*start.after_loss)
+                                : name_of(*start.after_loss) + " is gone");
+  }
   if (start.nodes_gone > 1) parts.push_back(counted(start.nodes_gone, "node") + " are gone in all");
   if (start.nodes_joined > 0) parts.push_back(counted(start.nodes_joined, "node") + " joined");
   if (start.after_failure) {

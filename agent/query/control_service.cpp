@@ -14,6 +14,7 @@
 
 #include "agent/events/event_lines.h"
 #include "agent/query/control_folder.h"
+#include "agent/query/drain_query.h"
 #include "agent/query/log_query.h"
 #include "agent/text/json_fields.h"
 #include "rendezvous/net/connection.h"
@@ -276,6 +277,7 @@ void ControlService::on_request(const ClientPtr& client, std::string_view line) 
   if (what == "logs") return tell_logs(client, line, question->follow);
   if (what == "stacks") return tell_stacks(client, line);
   if (what == "replace") return replace(client, question->rank);
+  if (what == "drain" || what == "undrain") return drain(client, *question);
   if (what == "stop") {
     const auto stopped = requests_.stop(in_words(what, *client));
     return stopped ? client->send(line_of({{"ok", true}}))
@@ -443,6 +445,36 @@ void ControlService::replace(const ClientPtr& client, int rank) {
         }
         asker->refuse("the node of rank " + std::to_string(rank) + " does not answer");
       });
+}
+
+void ControlService::drain(const ClientPtr& client, const Question& question) {
+  if (!may_await(*client, question.ask)) return;
+  query_.job_status([this, question, weak = std::weak_ptr(client)](const JobStatus& status) {
+    const auto asker = weak.lock();
+    if (!asker) return;
+    asker->awaited.erase(question.ask);
+    drain(*asker, status, question);
+  });
+}
+
+void ControlService::drain(Client& client, const JobStatus& status,
+                           const Question& question) const {
+  if (!status.leader) return client.refuse("the leader of the job does not answer now");
+  const auto host = drained_host(*status.leader, question.node);
+  if (!host) return client.refuse(host.error().message);
+  using What = rdzv::DrainAsked::What;
+  const What what = question.ask == "undrain" ? What::kUndrain
+                    : question.at_once        ? What::kDrainAtOnce
+                                              : What::kDrain;
+  const auto asked =
+      requests_.drain({NodeId{host->member.id}, what, in_words(question.ask, client)});
+  if (!asked) return client.refuse(asked.error().message);
+  JsonWriter answer;
+  answer("ok", true);
+  answer("host", host->member.host);
+  answer("address", host->member.address);
+  answer("missing", host->missing);
+  client.send(line_of(answer.object));
 }
 
 std::size_t ControlService::followers() const {

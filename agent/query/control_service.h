@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "agent/query/job_query.h"
+#include "agent/query/log_query.h"
 #include "agent/query/log_reader.h"
 #include "agent/query/stack_query.h"
 #include "rendezvous/common/environment.h"
@@ -42,6 +43,7 @@ class ControlService {
     std::function<Result<Round>(const std::string& by)> restart;  // returns the round that will end
     // Kills the worker with this rank, so that it is replaced in place; nothing: it is of another node.
     std::function<std::optional<Result<void>>(int rank, const std::string& by)> replace;
+    std::function<Result<void>(const rdzv::DrainAsked&)> drain;
   };
   ControlService(boost::asio::io_context& io, std::string key, std::string run_id, JobQuery& query,
                  LogReader& logs, Requests requests);
@@ -72,6 +74,8 @@ class ControlService {
   void tell_logs(const ClientPtr& client, std::string_view line, bool follows);
   void tell_stacks(const ClientPtr& client, std::string_view line);
   void replace(const ClientPtr& client, int rank);
+  void drain(const ClientPtr& client, const Question& question);
+  void drain(Client& client, const JobStatus& status, const Question& question) const;
   std::string answer_to_replace(int rank, const std::string& by) const;
   std::string in_words(std::string_view request, const Client& client) const;
   bool refuses_ranks(Client& client, const std::vector<int>& ranks) const;

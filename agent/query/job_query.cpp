@@ -35,7 +35,8 @@ LeaderStatus leader_status(const rdzv::LeaderView& view) {
   std::set<int> ranks;
   for (const auto& each : view.members) {
     status.members.push_back({number(each.id), each.host, each.address, each.workers,
-                              each.node_rank, static_cast<MemberStatus::State>(each.place)});
+                              each.node_rank, static_cast<MemberStatus::State>(each.place),
+                              each.left_out});
     if (each.node_rank) ranks.insert(*each.node_rank);
   }
   status.members_left_out = view.members_left_out;

@@ -16,6 +16,8 @@ static void fields(auto& json, Is<Question> auto& question) {
   json.may_lack("follow", question.follow);
   json.may_lack("rank", question.rank);
   json.may_lack("by", question.by);
+  json.may_lack("node", question.node);
+  json.may_lack("at_once", question.at_once);
 }
 
 static void fields(auto& json, Is<LogPlace> auto& place) {

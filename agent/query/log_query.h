@@ -21,6 +21,8 @@ struct Question {
   bool follow = false;
   int rank = -1;
   std::string by = {};  // the asking process, where another node passes the request on
+  std::string node = {};
+  bool at_once = false;
 };
 Result<Question> question_from(std::string_view json);
 

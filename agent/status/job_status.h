@@ -22,6 +22,7 @@ struct MemberStatus {
     kWaiting,       // will be in the next round
     kSpare,         // there is no room for it
     kDisconnected,  // its connection is broken; it may come back within reconnect_grace
+    kLeftOut,       // it waits, and takes part in no round while enough others are there
   };
   std::uint32_t id = 0;  // the leader's number for it
   std::string host;
@@ -29,6 +30,8 @@ struct MemberStatus {
   int workers = 1;
   std::optional<int> node_rank;  // in the round; outside of a round: the rank that it asked for
   State state = State::kWaiting;
+  std::string left_out =
+      {};  // why it is to be left out, also while it is in a round; empty: it is not
 
   bool operator==(const MemberStatus&) const = default;
 };

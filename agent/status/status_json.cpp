@@ -19,8 +19,8 @@ template <>
 inline constexpr std::array<std::string_view, 6> kNames<rdzv::Hung::Why>{
     "stopped", "mismatch", "frozen", "uninterruptible", "cycle", "timeout"};
 template <>
-inline constexpr std::array<std::string_view, 4> kNames<MemberStatus::State>{
-    "in_round", "waiting", "spare", "disconnected"};
+inline constexpr std::array<std::string_view, 5> kNames<MemberStatus::State>{
+    "in_round", "waiting", "spare", "disconnected", "left_out"};
 
 template <typename Enum>
 static std::string_view named(Enum value) {
@@ -177,6 +177,7 @@ static void fields(auto& json, Is<MemberStatus> auto& member) {
   json("workers", member.workers);
   json("node_rank", member.node_rank);
   json("state", member.state);
+  json.may_lack("left_out", member.left_out);
 }
 
 static void fields(auto& json, Is<LeaderStatus> auto& leader) {

@@ -164,10 +164,7 @@ void Supervisor::perform(const Announce& action) {
   } else if (const auto* wait = std::get_if<rdzv::WaitForNodes>(&action.notice)) {
     announce_wait(*wait);
   } else if (const auto* spare = std::get_if<rdzv::WaitAsSpare>(&action.notice)) {
-    log_.warn(spare->why == rdzv::WaitAsSpare::Why::kNoRoom
-                  ? "this node waits: the job has its maximum number of nodes; this one joins when "
-                    "another leaves"
-                  : "this node waits: some workers of the job have finished already");
+    log_.warn("this node waits: " + describe(*spare));
   }
 }
 
@@ -303,7 +300,8 @@ QueryPort::Access Supervisor::query_access() {
               .stop = [this](const std::string& by) { return requests_.stop(by); },
               .restart = [this](const std::string& by) { return requests_.restart(by); },
               .replace = [this](int rank,
-                                const std::string& by) { return requests_.replace(rank, by); }}};
+                                const std::string& by) { return requests_.replace(rank, by); },
+              .drain = [this](const rdzv::DrainAsked& asked) { return requests_.drain(asked); }}};
 }
 
 NodeStatus Supervisor::node_status(std::size_t events_max) const {

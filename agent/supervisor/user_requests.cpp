@@ -50,4 +50,12 @@ std::optional<Result<void>> UserRequests::replace(int rank, const std::string& b
   return killed;
 }
 
+Result<void> UserRequests::drain(const rdzv::DrainAsked& asked) {
+  if (others_.core.is_over()) return fail(ErrorCode::kUnavailable, "the job has ended already");
+  const bool is_undrain = asked.what == rdzv::DrainAsked::What::kUndrain;
+  others_.events.write(Requested{is_undrain ? "undrain" : "drain", asked.by});
+  others_.leader.tell(asked);
+  return {};
+}
+
 }  // namespace ddprun::agent

@@ -37,6 +37,8 @@ class UserRequests {
   // Kills the worker with this rank, so that it is replaced in place; nothing: it is of another node.
   std::optional<Result<void>> replace(int rank, const std::string& by);
 
+  Result<void> drain(const rdzv::DrainAsked& asked);
+
   // By which request this node stops, where the leader was not told; empty: by none.
   const std::string& stop_asked_by() const { return stop_asked_by_; }
 

@@ -1,5 +1,6 @@
 #include "launcher/ctl/core_text.h"
 
+#include <array>
 #include <chrono>
 #include <cstdio>
 #include <utility>
@@ -115,6 +116,14 @@ struct Words {
   std::string operator()(const rdzv::RestartAsked& asked) const {
     return "RestartAsked" + of_round(asked.round) + asked_by(asked.by);
   }
+  std::string operator()(const rdzv::DrainAsked& asked) const {
+    constexpr std::array kWhat{"DrainAsked of", "DrainAsked, at once, of", "Undrain of"};
+    return std::string(kWhat[static_cast<std::size_t>(asked.what)]) + " node " +
+           to_string(number(asked.node)) + asked_by(asked.by);
+  }
+  std::string operator()(const rdzv::NodeUnfit& unfit) const {
+    return "NodeUnfit: " + unfit.sentence;
+  }
   std::string operator()(const rdzv::WorkerReplaceable& failed) const {
     return "WorkerReplaceable" + of_round(failed.round) + in_generation(failed.generation) + ", " +
            to_string(failed.committed) + " steps committed" +
@@ -136,6 +145,7 @@ struct Words {
     return "WaitForNodes: " + describe(wait);
   }
   std::string operator()(const rdzv::WaitAsSpare& spare) const {
+    if (spare.why == rdzv::WaitAsSpare::Why::kLeftOut) return "WaitAsSpare: " + spare.left_out;
     return spare.why == rdzv::WaitAsSpare::Why::kNoRoom ? "WaitAsSpare: no room"
                                                         : "WaitAsSpare: the job is finishing";
   }

@@ -255,6 +255,31 @@ void add_replace(Commands& commands) {
                     "do not wait until all have taken their next step");
 }
 
+constexpr const char* kNode = "its host name or address, or its node rank in the round";
+
+void add_drain(Commands& commands) {
+  const auto [drain, its] = commands.add(
+      "drain",
+      "Let a node take part in no further round, as soon as enough others are there: a spare takes "
+      "its place, or an elastic job goes on with fewer. Its ddprun stays and waits. This costs no "
+      "restart of --max-restarts.",
+      kJobExitCodes, drain_node);
+  drain->add_option("NODE", its->node, kNode)->required();
+  drain->add_option("JOB", its->job, kJob);
+  drain->add_flag("--now", its->is_at_once, "do not wait for the end of the step");
+  drain->add_flag("--no-wait", its->waits_not, "do not wait until the job goes on without it");
+}
+
+void add_undrain(Commands& commands) {
+  const auto [undrain, its] =
+      commands.add("undrain",
+                   "Let a node take part again that was drained, or that failures or its health "
+                   "check have left out.",
+                   kJobExitCodes, undrain_node);
+  undrain->add_option("NODE", its->node, kNode)->required();
+  undrain->add_option("JOB", its->job, kJob);
+}
+
 void add_forget(Commands& commands) {
   const auto [forget, its] =
       commands.add("forget",
@@ -442,6 +467,8 @@ int run_ddpctl(int argc, char** argv) {
            "--max-restarts.",
            "do not wait until the next round has done its first step", restart_job);
   add_replace(commands);
+  add_drain(commands);
+  add_undrain(commands);
   add_forget(commands);
   add_store(commands);
   add_leader(commands);

@@ -61,6 +61,13 @@ struct ReplaceArguments : StopArguments {
 };
 int replace_worker(const ReplaceArguments& arguments);
 
+struct DrainArguments : StopArguments {
+  std::string node;
+  bool is_at_once = false;
+};
+int drain_node(const DrainArguments& arguments);
+int undrain_node(const DrainArguments& arguments);
+
 struct ForgetArguments {
   std::string job;
 };

@@ -217,12 +217,16 @@ int wait_for(Asked& asked,
 
 // ---- restart
 
-// Whether a worker has reported a step of that round. Not all need to report any.
-Result<bool> has_stepped(ControlClient& job, std::int64_t round) {
+Result<agent::JobStatus> status_of(ControlClient& job) {
   if (auto said = job.say(R"({"ask":"status"})"); !said) return fail(std::move(said.error()));
   const auto line = job.answer();
   if (!line) return fail(line.error());
-  const auto status = agent::job_status_from(*line);
+  return agent::job_status_from(*line);
+}
+
+// Whether a worker has reported a step of that round. Not all need to report any.
+Result<bool> has_stepped(ControlClient& job, std::int64_t round) {
+  const auto status = status_of(job);
   if (!status) return fail(status.error());
   return std::ranges::any_of(status->nodes, [round](const agent::NodeStatus& node) {
     return node.round && number(*node.round) == round &&
@@ -359,6 +363,67 @@ int replace_worker(const ReplaceArguments& arguments) {
                 rank.c_str(), static_cast<double>(number_in(event, "downtime_us")) / 1000);
     return kJobDone;
   });
+}
+
+// ---- drain, undrain
+
+namespace {
+
+std::string request_of(const DrainArguments& arguments, std::string_view what) {
+  return json::serialize(
+      json::object{{"ask", what}, {"node", arguments.node}, {"at_once", arguments.is_at_once}});
+}
+
+// Whether the node is out of the round, or gone.
+bool is_left_out(const agent::JobStatus& status, const json::object& host) {
+  using State = agent::MemberStatus::State;
+  return status.leader &&
+         std::ranges::none_of(status.leader->members, [&host](const agent::MemberStatus& each) {
+           return each.host == field(host, "host") && each.address == field(host, "address") &&
+                  each.state != State::kLeftOut;
+         });
+}
+
+// No event tells it if the node is a spare, or if no round runs.
+int wait_until_left_out(Asked& asked, const std::string& name) {
+  while (asked.events) {
+    const auto status = status_of(asked.job);
+    if (!status) return report(status.error(), exit_code_of(status.error()));
+    if (is_left_out(*status, asked.answer)) {
+      std::printf("%s is left out\n", name.c_str());
+      return kJobDone;
+    }
+    const auto line = asked.events->line(kStatusInterval);
+    if (!line && line.error().code == ErrorCode::kTimeout) continue;
+    if (!line) return report(line.error(), exit_code_of(line.error()));
+    if (!*line) return gone();
+    const json::object event = object_in(**line);
+    if (field(event, "event") == "finished") return ended_instead(event);
+  }
+  return kJobDone;
+}
+
+}  // namespace
+
+int drain_node(const DrainArguments& arguments) {
+  auto asked = ask(arguments, request_of(arguments, "drain"));
+  if (!asked) return report(asked.error(), exit_code_of(asked.error()));
+  const std::string name = printable(field(asked->answer, "host"));
+  const std::int64_t missing = number_in(asked->answer, "missing");
+  if (missing <= 0) return wait_until_left_out(*asked, name);
+  std::printf(
+      "%s takes part until %s there, and is left out then\n", name.c_str(),
+      missing == 1 ? "another node is" : (std::to_string(missing) + " other nodes are").c_str());
+  return kJobDone;
+}
+
+int undrain_node(const DrainArguments& arguments) {
+  StopArguments request = arguments;
+  request.waits_not = true;
+  const auto asked = ask(request, request_of(arguments, "undrain"));
+  if (!asked) return report(asked.error(), exit_code_of(asked.error()));
+  std::printf("%s may take part again\n", printable(field(asked->answer, "host")).c_str());
+  return kJobDone;
 }
 
 int forget_memory(const ForgetArguments& arguments) {

@@ -189,6 +189,7 @@ std::string nodes(const JobStatus& status, std::size_t rows_max) {
             printable(member.address), counted(member.workers, "worker"),
             std::string(name_of(member.state))};
     if (late != status.late.end()) row.push_back("late: " + printable(late->why));
+    if (!member.left_out.empty()) row.push_back("to be left out: " + printable(member.left_out));
     if (late != status.late.end() || member.state != MemberStatus::State::kInRound) {
       rows.insert(rows.begin(), std::move(row));
     } else {

@@ -19,6 +19,7 @@ Resumption resumption_of(const Lead& lead) {
   Resumption resumption;
   if (lead.record.round) resumption.next = next(*lead.record.round);
   resumption.history = lead.record.history;
+  resumption.left_out = lead.record.left_out;
   resumption.goes_on = lead.goes_on;
   resumption.nodes_expected = lead.nodes_expected;
   return resumption;

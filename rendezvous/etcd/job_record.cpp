@@ -69,6 +69,35 @@ bool reads_count(const json::object& object, std::string_view name, int& count) 
   return true;
 }
 
+// Nothing: it is not ours.
+std::optional<LeftOutHost> left_out_in(const json::value& value) {
+  const json::object* object = value.if_object();
+  if (object == nullptr) return std::nullopt;
+  auto host = text_in(*object, "host");
+  auto address = text_in(*object, "address");
+  auto why = text_in(*object, "why");
+  int cause = 0;
+  const bool is_cause = reads_count(*object, "cause", cause) &&
+                        cause <= static_cast<int>(LeftOutHost::Cause::kFailures);
+  if (!host || !address || !why || !is_cause) return std::nullopt;
+  return LeftOutHost{{std::move(*host), std::move(*address)},
+                     static_cast<LeftOutHost::Cause>(cause),
+                     std::move(*why)};
+}
+
+// An older ddprun writes none.
+bool reads_left_out(const json::object& object, std::vector<LeftOutHost>& hosts) {
+  const json::value* list = object.if_contains("left_out");
+  if (list == nullptr) return true;
+  if (!list->is_array() || list->get_array().size() > LeftOutHosts::kHostsMax) return false;
+  for (const json::value& each : list->get_array()) {
+    auto host = left_out_in(each);
+    if (!host) return false;
+    hosts.push_back(std::move(*host));
+  }
+  return true;
+}
+
 tl::unexpected<Error> incomplete() {
   return fail(ErrorCode::kDataLoss, "a field of it is missing or wrong");
 }
@@ -87,6 +116,14 @@ std::string to_text(const JobRecord& record) {
     object["step"] = *record.history.step;
     object["step_kind"] = static_cast<int>(record.history.step_kind);
   }
+  json::array left_out;
+  for (const LeftOutHost& each : record.left_out) {
+    left_out.push_back({{"host", each.name.host},
+                        {"address", each.name.address},
+                        {"cause", static_cast<int>(each.cause)},
+                        {"why", each.why}});
+  }
+  if (!left_out.empty()) object["left_out"] = std::move(left_out);
   if (record.outcome) {
     object["outcome"] = to_base64(bytes_of(*record.outcome));
     object["ended"] = kKinds[static_cast<std::size_t>(record.outcome->kind)];  // for users
@@ -120,6 +157,7 @@ Result<JobRecord> read_job_record(std::string_view bytes) {
     record.history.step_kind = static_cast<StepKind>(kind);
   }
   if (record.history.without_progress > 0 && !record.history.step) return incomplete();
+  if (!reads_left_out(*object, record.left_out)) return incomplete();
   record.incarnation = *incarnation;
   if (object->contains("round")) {
     int round = 0;

@@ -25,6 +25,7 @@ class RoundLedger {
   // Returns the messages that may be sent now.
   std::vector<ToNode> pass(const RoundCore& core, std::vector<ToNode> messages) {
     JobRecord record = newest();
+    record.left_out = core.left_out();
     for (const ToNode& each : messages) {
       if (const auto* start = std::get_if<RoundStart>(&each.message)) {
         record.round = start->round;

@@ -36,10 +36,22 @@ bool natural_less(std::string_view a, std::string_view b) {
   return a.size() < b.size();
 }
 
+std::size_t* Membership::place_of(const Node& node) {
+  if (node.group_rank >= 0) return &counts_of(node).in_group;
+  return node.broken_since ? nullptr : &counts_of(node).outsiders;
+}
+
+template <typename Edit>
+void Membership::recount(Node& node, Edit edit) {
+  if (std::size_t* const place = place_of(node)) *place -= 1;
+  edit(node);
+  if (std::size_t* const place = place_of(node)) *place += 1;
+}
+
 void Membership::add(NodeId id, NodeHello hello) {
   if (hello.node_rank) claims_.emplace(*hello.node_rank, id);
   nodes_.emplace(id, Node{std::move(hello), {}, -1});
-  connected_outsiders_ += 1;
+  fit_.outsiders += 1;
 }
 
 void Membership::remove(NodeId id) {
@@ -47,17 +59,17 @@ void Membership::remove(NodeId id) {
   if (found == nodes_.end()) return;
   const Node& node = found->second;
   if (node.broken_since) broken_.erase({*node.broken_since, id});
-  if (node.group_rank >= 0) {
-    nodes_in_group_ -= 1;
-  } else if (!node.broken_since) {
-    connected_outsiders_ -= 1;
-  }
+  if (std::size_t* const place = place_of(node)) *place -= 1;
   if (node.hello.node_rank) {
     auto [claim, end] = claims_.equal_range(*node.hello.node_rank);
     while (claim->second != id) ++claim;
     claims_.erase(claim);
   }
   nodes_.erase(found);
+}
+
+void Membership::leave_out(NodeId id, bool is_left_out) {
+  recount(nodes_.at(id), [is_left_out](Node& node) { node.is_left_out = is_left_out; });
 }
 
 std::vector<NodeId> Membership::all() const {
@@ -75,17 +87,15 @@ bool Membership::is_in_group(NodeId id) const {
 void Membership::disconnected(NodeId id, CoreTime now) {
   Node& node = nodes_.at(id);
   if (node.broken_since) return;
-  if (node.group_rank < 0) connected_outsiders_ -= 1;
-  node.broken_since = now;
+  recount(node, [now](Node& its) { its.broken_since = now; });
   broken_.emplace(now, id);
 }
 
 void Membership::resumed(NodeId id) {
   Node& node = nodes_.at(id);
   if (!node.broken_since) return;
-  if (node.group_rank < 0) connected_outsiders_ += 1;
   broken_.erase({*node.broken_since, id});
-  node.broken_since.reset();
+  recount(node, [](Node& its) { its.broken_since.reset(); });
 }
 
 std::optional<Membership::Broken> Membership::longest_broken() const {
@@ -108,27 +118,44 @@ std::optional<NodeId> Membership::broken_claimant(int node_rank) const {
   return {};
 }
 
-int Membership::form_group() {
-  std::vector<NodeId> chosen;  // survivors in their order, then newcomers
+// Survivors in their order, then newcomers.
+std::vector<NodeId> Membership::choose() const {
+  std::vector<NodeId> chosen;
+  std::size_t unfit = needed();
+  const auto take = [&](NodeId id, const Node& node) {
+    if (node.is_left_out && unfit == 0) return;
+    if (node.is_left_out) unfit -= 1;
+    chosen.push_back(id);
+  };
   for (const NodeId id : group_) {
-    if (is_in_group(id)) chosen.push_back(id);
+    if (is_in_group(id)) take(id, nodes_.at(id));
   }
   const auto survivors = static_cast<std::ptrdiff_t>(chosen.size());
   for (const auto& [id, node] : nodes_) {
     if (chosen.size() == max_nodes_) break;
-    if (node.group_rank < 0 && !node.broken_since) chosen.push_back(id);
+    if (node.group_rank < 0 && !node.broken_since) take(id, node);
   }
   std::stable_sort(chosen.begin() + survivors, chosen.end(), [this](NodeId a, NodeId b) {
     return natural_less(hello_of(a).host, hello_of(b).host);
   });
+  return chosen;
+}
 
+Membership::Change Membership::form_group() {
+  std::vector<NodeId> chosen = choose();
+  Change change;
+  for (const NodeId id : chosen) change.joined += nodes_.at(id).group_rank < 0 ? 1 : 0;
+  for (const NodeId id : group_) {
+    if (!is_in_group(id) || !is_to_be_left_out(id) || std::ranges::count(chosen, id) > 0) continue;
+    change.left_out.push_back(id);
+    recount(nodes_.at(id), [](Node& node) { node.group_rank = -1; });
+  }
   const auto middle = std::stable_partition(chosen.begin(), chosen.end(), [this](NodeId id) {
     return hello_of(id).node_rank.has_value();
   });
   std::stable_sort(chosen.begin(), middle, [this](NodeId a, NodeId b) {
     return std::pair(*hello_of(a).node_rank, a) < std::pair(*hello_of(b).node_rank, b);
   });
-  const int joined = static_cast<int>(chosen.end() - chosen.begin() - survivors);
   group_.clear();
   auto asking = chosen.begin();
   auto other = middle;
@@ -139,14 +166,12 @@ int Membership::form_group() {
         asking != middle && (other == chosen.end() || *hello_of(*asking).node_rank <= rank);
     const NodeId id = takes_it ? *asking++ : *other++;
     Node& node = nodes_.at(id);
-    node.group_rank = rank;
+    recount(node, [rank](Node& its) { its.group_rank = rank; });
     node.rank_offset = workers;
     workers += node.hello.local_world_size;
     group_.push_back(id);
   }
-  nodes_in_group_ = group_.size();
-  connected_outsiders_ -= joined;
-  return joined;
+  return change;
 }
 
 int Membership::world_size() const {

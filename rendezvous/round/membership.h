@@ -6,10 +6,14 @@
 // of the last group in their old order, then newcomers in the natural order of their host names
 // (node2 before node10). Nodes beyond a full group are spares.
 //
+// Nodes that are to be left out are taken only if the others are fewer than the minimum, and only as
+// many as are missing.
+//
 // group() is the group as it was formed last; nodes of it may be gone. That is why a loss costs
 // only O(log n).
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <map>
 #include <optional>
@@ -25,7 +29,9 @@ namespace ddprun::rdzv {
 
 class Membership {
  public:
-  explicit Membership(int max_nodes) : max_nodes_(static_cast<std::size_t>(max_nodes)) {}
+  Membership(int min_nodes, int max_nodes)
+      : min_nodes_(static_cast<std::size_t>(min_nodes)),
+        max_nodes_(static_cast<std::size_t>(max_nodes)) {}
 
   void add(NodeId id, NodeHello hello);
   void remove(NodeId id);
@@ -35,7 +41,7 @@ class Membership {
   int count() const { return static_cast<int>(nodes_.size()); }
   // How many nodes could form a group now. A node that was in no group yet counts only while it is
   // connected.
-  int ready() const { return static_cast<int>(nodes_in_group_) + connected_outsiders_; }
+  int ready() const { return static_cast<int>(fit_.ready() + std::min(needed(), unfit_.ready())); }
   std::vector<NodeId> all() const;
 
   // The connection of a present node broke.
@@ -52,7 +58,19 @@ class Membership {
   std::optional<NodeId> connected_claimant(int node_rank) const;
   std::optional<NodeId> broken_claimant(int node_rank) const;
 
-  int form_group();  // returns how many nodes were not in the group before
+  int fit() const { return static_cast<int>(fit_.ready()); }  // likewise, if others are left out
+
+  // Whether the node is to be left out. It stays in a group that is formed already.
+  void leave_out(NodeId id, bool is_left_out);
+  bool is_to_be_left_out(NodeId id) const { return nodes_.at(id).is_left_out; }
+  // Whether the group has such a node and can do without.
+  bool can_spare() const { return unfit_.in_group > needed(); }
+
+  struct Change {
+    int joined = 0;                // nodes that were not in the group before
+    std::vector<NodeId> left_out;  // present nodes that were
+  };
+  Change form_group();
   const std::vector<NodeId>& group() const { return group_; }  // by group rank
   // One for each node of the group, in its order: `start` has the fields that are equal on all nodes
   // (round, port, budget, what has changed); ranks, offsets, sizes and MASTER_ADDR are filled in.
@@ -61,8 +79,9 @@ class Membership {
   bool is_in_group(NodeId id) const;
   int rank_of(NodeId id) const { return nodes_.at(id).group_rank; }  // in the group formed last
   int first_worker_of(NodeId id) const { return nodes_.at(id).rank_offset; }  // likewise: its rank
-  bool has_room() const { return nodes_in_group_ < max_nodes_; }
-  bool has_connected_outsider() const { return connected_outsiders_ > 0; }
+  bool has_room() const { return fit_.in_group + unfit_.in_group < max_nodes_; }
+  // That is not to be left out.
+  bool has_connected_outsider() const { return fit_.outsiders > 0; }
 
  private:
   struct Node {
@@ -70,15 +89,32 @@ class Membership {
     std::optional<CoreTime> broken_since;
     int group_rank = -1;  // not in the group
     int rank_offset = 0;  // of its workers, if it is
+    bool is_left_out = false;
+  };
+  struct Counts {
+    std::size_t in_group = 0;   // the present nodes of group_
+    std::size_t outsiders = 0;  // connected, not in the group, and ready to be
+    std::size_t ready() const { return in_group + outsiders; }
   };
 
+  Counts& counts_of(const Node& node) { return node.is_left_out ? unfit_ : fit_; }
+  // The place in the counts that the node has; null: it is outside and not connected.
+  std::size_t* place_of(const Node& node);
+  // Makes a change that may give the node another place in the counts.
+  template <typename Edit>
+  void recount(Node& node, Edit edit);
+  // How many of the nodes that are to be left out cannot be spared.
+  std::size_t needed() const { return min_nodes_ - std::min(min_nodes_, fit_.ready()); }
+  std::vector<NodeId> choose() const;
+
+  std::size_t min_nodes_;
   std::size_t max_nodes_;
   std::map<NodeId, Node> nodes_;  // in the order of arrival
   std::set<std::pair<CoreTime, NodeId>> broken_;
   std::multimap<int, NodeId> claims_;
   std::vector<NodeId> group_;
-  std::size_t nodes_in_group_ = 0;  // the present nodes of group_
-  int connected_outsiders_ = 0;     // not in the group, and ready to be
+  Counts fit_;
+  Counts unfit_;  // to be left out
 };
 
 // Compares numbers within names as numbers: node2 comes before node10.

@@ -26,6 +26,7 @@ struct LeaderView {
     kWaiting,       // for the next round
     kSpare,         // there is no room for it
     kDisconnected,  // its connection is broken and may still be resumed
+    kLeftOut,       // it waits, and takes part in no round while enough others are there
   };
   struct Member {
     NodeId id{};
@@ -34,6 +35,8 @@ struct LeaderView {
     int workers = 1;
     std::optional<int> node_rank;  // in the round; without a round: the one it asks for
     Place place = Place::kWaiting;
+    std::string left_out =
+        {};  // why it is to be left out; empty: it is not. It may still be in the round
     bool operator==(const Member&) const = default;
   };
 

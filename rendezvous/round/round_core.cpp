@@ -46,7 +46,7 @@ NodeHello what_is_its_own(NodeHello hello) {
 RoundCore::RoundCore(RoundConfig config)
     : config_(std::move(config)),
       state_(Gathering{}),
-      members_(config_.max_nodes),
+      members_(config_.min_nodes, config_.max_nodes),
       policy_(config_.restarts) {}
 
 RoundCore::RoundCore(RoundConfig config, const Resumption& resumption)
@@ -54,6 +54,7 @@ RoundCore::RoundCore(RoundConfig config, const Resumption& resumption)
   round_ = resumption.next;
   now_ = resumption.now;
   policy_ = RestartPolicy(config_.restarts, resumption.history, now_);
+  left_out_ = LeftOutHosts(resumption.left_out);
   if (!resumption.goes_on) return;
   before_ = OfRecord{resumption.nodes_expected};
   if (!resumption.uptime) return;
@@ -144,10 +145,12 @@ void RoundCore::on(NodeId from, const NodeHello& hello) {
   turned_away_.forget(hello.host, hello.address, hello.node_rank);
   members_.add(from, what_is_its_own(hello));
   if (hello.last_round) learn_from(*hello.last_round);
+  if (left_out_.find(host_of(from)) != nullptr) members_.leave_out(from, true);
   if (auto* gathering = std::get_if<Gathering>(&state_)) {
     gathering->newcomers.push_back(from);
     return;
   }
+  if (members_.is_to_be_left_out(from)) return wait_left_out(from);
   if (!members_.has_room()) {
     out_.push_back({from, WaitAsSpare{WaitAsSpare::Why::kNoRoom}});
     return;
@@ -259,7 +262,7 @@ std::string RoundCore::missing_ranks() const {
 void RoundCore::on(NodeId from, const StoreOpened& opened) {
   const auto* opening = std::get_if<Opening>(&state_);
   if (opening == nullptr || opening->host != from) return;
-  next_.nodes_joined += members_.form_group();  // includes nodes that came meanwhile
+  form_group();  // includes nodes that came meanwhile
   if (members_.group().front() == from && round_ >= round_min_) {
     because("the store is open, so that the workers can meet");
     announce_round(opened.port);
@@ -371,6 +374,7 @@ void RoundCore::replace(Running& running, NodeId node, const WorkerReplaceable& 
   because("a standby has its rank, and the other ranks have the state: this costs a restart");
   policy_.replaced(now_);
   policy_.note_step(failed.failure);
+  blame(node, failed.failure);
   in_place_ += 1;
   running.replacements.begin(node, failed, now_ + config_.replace_timeout);
   ReplaceWorker order{
@@ -595,7 +599,11 @@ void RoundCore::remove(NodeId node, NodeGone::How how) {
   if (!has_ended()) news_.emplace_back(gone);
   if (was_in_group) {
     next_.nodes_gone += 1;
-    if (!next_.after_loss) next_.after_loss = gone;
+    const bool is_first = !next_.after_loss;
+    if (is_first) next_.after_loss = gone;
+    if (is_first && is_loss && !has_ended() && is_alone_on_host(node)) {
+      left_out_.was_lost(host_of(node), now_);
+    }
   }
   members_.remove(node);
   if (auto* ended = std::get_if<Ended>(&state_)) ended->untold.erase(node);
@@ -657,10 +665,103 @@ void RoundCore::on(NodeId, const StopAsked& asked) {
   }
 }
 
+// ---- nodes that take part in no round
+
+HostName RoundCore::host_of(NodeId node) const {
+  const NodeHello& hello = members_.hello_of(node);
+  return {hello.host, hello.address};
+}
+
+// Where several nodes are on one host, as in a test, failures say nothing of the host.
+bool RoundCore::is_alone_on_host(NodeId node) const {
+  return std::ranges::none_of(members_.all(), [this, node](NodeId other) {
+    return other != node && host_of(other) == host_of(node);
+  });
+}
+
+void RoundCore::blame(NodeId node, const WorkerFailure& failure) {
+  if (is_alone_on_host(node)) left_out_.failed(host_of(node), failure, now_);
+}
+
+void RoundCore::on(NodeId, const DrainAsked& asked) {
+  if (!members_.has(asked.node) || has_ended()) return;
+  if (asked.what == DrainAsked::What::kUndrain) {
+    because("a user wants the node to take part again");
+    return left_out_.take_back(host_of(asked.node));
+  }
+  because("a user wants the node to be left out");
+  note_request(asked.by);
+  left_out_.leave_out({host_of(asked.node), LeftOutHost::Cause::kDrained, asked.by});
+  settle_left_out();
+  const auto* running = std::get_if<Running>(&state_);
+  if (asked.what != DrainAsked::What::kDrainAtOnce || running == nullptr) return;
+  if (!running->are_some_done && members_.can_spare()) stop_round({}, as_left_out(next_left_out()));
+}
+
+void RoundCore::on(NodeId from, const NodeUnfit& unfit) {
+  if (has_ended()) return;
+  because("the health check of the node calls it unfit");
+  left_out_.leave_out({host_of(from), LeftOutHost::Cause::kUnfit, unfit.sentence});
+}
+
+// What is decided about hosts, for the nodes that are here.
+void RoundCore::settle_left_out() {
+  if (left_out_.all() == settled_left_out_) return;
+  settled_left_out_ = left_out_.all();
+  for (const NodeId id : members_.all()) {
+    const bool is_left_out = left_out_.find(host_of(id)) != nullptr;
+    if (is_left_out == members_.is_to_be_left_out(id)) continue;
+    members_.leave_out(id, is_left_out);
+    if (members_.is_in_group(id) || std::holds_alternative<Gathering>(state_)) continue;
+    if (is_left_out) {
+      wait_left_out(id);
+    } else if (!members_.has_room()) {
+      out_.push_back({id, WaitAsSpare{WaitAsSpare::Why::kNoRoom}});
+    }
+  }
+}
+
+std::string RoundCore::why_left_out(NodeId node) const {
+  const LeftOutHost* host = left_out_.find(host_of(node));
+  return host == nullptr ? "" : host->why;
+}
+
+void RoundCore::wait_left_out(NodeId node) {
+  out_.push_back({node, WaitAsSpare{WaitAsSpare::Why::kLeftOut, why_left_out(node)}});
+}
+
+NodeGone RoundCore::as_left_out(NodeId node) const {
+  return {NodeGone::How::kLeftOut, members_.rank_of(node), members_.hello_of(node).host,
+          why_left_out(node)};
+}
+
+// The first node of the round that is to be left out: it has one.
+NodeId RoundCore::next_left_out() const {
+  return *std::ranges::find_if(members_.group(), [this](NodeId id) {
+    return members_.has(id) && members_.is_to_be_left_out(id);
+  });
+}
+
+void RoundCore::form_group() {
+  std::map<NodeId, NodeGone> before;
+  for (const NodeId id : members_.group()) {
+    if (members_.is_in_group(id) && members_.is_to_be_left_out(id)) before[id] = as_left_out(id);
+  }
+  const Membership::Change change = members_.form_group();
+  next_.nodes_joined += change.joined;
+  for (const NodeId id : change.left_out) {
+    next_.nodes_gone += 1;
+    if (!next_.after_loss) next_.after_loss = before[id];
+    if (!has_ended()) news_.emplace_back(before[id]);
+    wait_left_out(id);
+  }
+}
+
 // ---- from state to state
 
 void RoundCore::go_on() {
   settle_waiting();
+  settle_left_out();
   // Each call makes at most one step; a step may make the next one possible.
   for (auto before = state_.index();; before = state_.index()) {
     std::visit([&](auto& state) { go_on(state); }, state_);
@@ -688,11 +789,11 @@ void RoundCore::check() const {
 }
 
 void RoundCore::go_on(Gathering& gathering) {
-  const Gathering::Nodes nodes{members_.ready(), nodes_expected(), has_run(),
+  const Gathering::Nodes nodes{members_.ready(), members_.fit(), nodes_expected(), has_run(),
                                !members_.is_empty() || round_ != Round{}};
   switch (gathering.go_on(config_, nodes, now_)) {
     case Gathering::Next::kOpen:
-      because(members_.ready() >= config_.max_nodes
+      because(members_.fit() >= config_.max_nodes
                   ? "as many nodes are ready as may take part"
                   : "enough nodes are ready, and the time to wait for more is over");
       return open_round();
@@ -757,8 +858,17 @@ void RoundCore::go_on(Running& running) {
     because(running.has_left ? "workers have left, and no node says that it is preempted"
                              : "every worker of every node has ended with 0");
     end(running.has_left ? stopped_by({.signal = 0, .is_preemption = true}, {}) : JobOutcome{});
-  } else if (!running.stop && !running.are_some_done && members_.has_room() &&
-             members_.has_connected_outsider()) {
+  } else if (!running.stop && !running.are_some_done) {
+    change_nodes(running);
+  }
+}
+
+// If the next round would have others.
+void RoundCore::change_nodes(Running& running) {
+  if (members_.can_spare()) {
+    because("a node that is to be left out can be spared");
+    stop_between_steps(running, {.gone = as_left_out(next_left_out())});
+  } else if (members_.has_room() && members_.has_connected_outsider()) {
     because("there is room for the node that arrived, and no worker has finished yet");
     next_.after_arrival = true;
     stop_between_steps(running, {.is_for_newcomer = true});
@@ -792,7 +902,7 @@ void RoundCore::open_round_or_gather() {
 
 void RoundCore::open_round() {
   round_ = std::max(round_, round_min_);
-  next_.nodes_joined += members_.form_group();
+  form_group();
   const NodeId host = members_.group().front();
   state_ = Opening{host, now_ + config_.answer_timeout};
   out_.push_back({host, OpenStore{round_}});
@@ -847,6 +957,10 @@ void RoundCore::settle(StoppingRound stopping) {
   const bool is_own_fault = stopping.is_own_fault();
   const bool is_paid = stopping.is_paid();
   if (is_own_fault) policy_.failed(*stopping.cause);
+  if (is_own_fault && !is_paid && members_.has(stopping.cause_node)) {
+    blame(stopping.cause_node, *stopping.cause);
+    settle_left_out();
+  }
   const std::string in_vain = is_own_fault ? policy_.why_in_vain() : "";
   const bool is_allowed =
       stopping.cause && policy_.allows_retry(*stopping.cause, stopping.uptime, now_);

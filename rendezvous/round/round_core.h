@@ -39,6 +39,8 @@
 //     of own node    end(CannotRun)    end(CannotRun)  end(CannotRun)      end(CannotRun)      end(CannotRun)      ignore
 //   RestartAsked     ignore            ignore          ignore              stop (5); costs nothing ignore          ignore
 //   StopAsked        end(Stopped)      end(Stopped)    end(Stopped)        stop (5)            stop; then end      ignore
+//   DrainAsked       note (7)          note (7)        note (7)            note; stop (7)      note (7)            ignore
+//   NodeUnfit        note (7)          note (7)        note (7)            note; stop (7)      note (7)            ignore
 //   Goodbye          ignore            ignore          ignore              ignore              ignore              was told
 //   Disconnected     grace             grace           grace               grace               grace               grace
 //   Resumed          no grace          no grace        no grace            no grace            no grace            no grace
@@ -66,6 +68,9 @@
 //       not answer (kHoldLimit); if workers leave, are replaced, or have ended with 0; and whatever else stops the round
 //   (6) with success; if workers of a node have left because of a preemption, and no node says that it is preempted, with the
 //       outcome of one
+//   (7) left_out.h has the hosts that take part in no round. If one of them is in the round and can be spared (membership.h),
+//       the round is stopped as in (5), also when another node has arrived for it; at once if a user says so. Not after a
+//       worker has ended with 0
 //
 // clang-format on
 //
@@ -94,6 +99,7 @@
 
 #include "rendezvous/common/clock.h"
 #include "rendezvous/round/gathering.h"
+#include "rendezvous/round/left_out.h"
 #include "rendezvous/round/membership.h"
 #include "rendezvous/round/peer_requests.h"
 #include "rendezvous/round/replacements.h"
@@ -117,6 +123,7 @@ struct Resumption {
   int nodes_expected = 0;
   std::optional<std::chrono::microseconds> uptime;  // of that round, if known
   CoreTime now{};
+  std::vector<LeftOutHost> left_out = {};
 };
 
 struct NodeDisconnected {};
@@ -166,6 +173,7 @@ class RoundCore {
   int restarts() const { return policy_.restarts(now_); }  // that count now
   int restarts_in_all() const { return policy_.restarts_in_all(); }
   RestartHistory history() const { return policy_.history(now_); }
+  const std::vector<LeftOutHost>& left_out() const { return left_out_.all(); }
   bool is_deserted() const { return members_.is_empty(); }
   // The number of nodes in the group formed last.
   std::size_t group_size() const { return members_.group().size(); }
@@ -257,6 +265,8 @@ class RoundCore {
   void on(NodeId from, const LeaveWanted& wanted);
   void on(NodeId from, const StopWanted& wanted);
   void on(NodeId from, const StepsHeld& held);
+  void on(NodeId from, const DrainAsked& asked);
+  void on(NodeId from, const NodeUnfit& unfit);
   void on(NodeId node, const NodeDisconnected& event);
   void on(NodeId node, const NodeResumed& event);
   void on(NodeId node, const NodeSilent& event);
@@ -269,6 +279,15 @@ class RoundCore {
   void turned_away(NodeTurnedAway node);
   void remove(NodeId node, NodeGone::How how);
   void give_up_on(NodeId node);
+  HostName host_of(NodeId node) const;
+  bool is_alone_on_host(NodeId node) const;
+  void blame(NodeId node, const WorkerFailure& failure);
+  void settle_left_out();
+  std::string why_left_out(NodeId node) const;
+  void wait_left_out(NodeId node);
+  NodeGone as_left_out(NodeId node) const;
+  NodeId next_left_out() const;
+  void form_group();
   std::size_t consequences_max() const;
   bool was_paused(CoreTime until) const;
   void make_last(const NodeLeaving& why, std::optional<NodeId> leaver,
@@ -281,6 +300,7 @@ class RoundCore {
   void go_on(Pausing& pausing);
   void go_on(Opening& opening);
   void go_on(Running& running);
+  void change_nodes(Running& running);
   void go_on(StoppingRound& stopping);
   void go_on(Ended& ended);
 
@@ -314,6 +334,8 @@ class RoundCore {
   Membership members_;
   WaitingHellos waiting_;
   TurnedAwayNodes turned_away_;  // since the last round
+  LeftOutHosts left_out_;
+  std::vector<LeftOutHost> settled_left_out_;  // that the nodes here know of
   RestartPolicy policy_;
   Round round_{};
   Round round_min_{};  // the lowest number of the next round that every node accepts

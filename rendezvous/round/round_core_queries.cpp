@@ -8,16 +8,20 @@ namespace ddprun::rdzv {
 namespace {
 
 // `has_group`: the group formed last belongs to a round that runs, starts or stops.
-std::vector<LeaderView::Member> members_in_view(const Membership& members, bool has_group) {
+std::vector<LeaderView::Member> members_in_view(const Membership& members,
+                                                const LeftOutHosts& left_out, bool has_group) {
   std::vector<LeaderView::Member> view;
   for (const NodeId id : members.all()) {
     const NodeHello& hello = members.hello_of(id);
-    LeaderView::Member member{id, hello.host, hello.address, hello.local_world_size, {}, {}};
+    LeaderView::Member member{id, hello.host, hello.address, hello.local_world_size, {}, {}, {}};
+    const auto* out = left_out.find({hello.host, hello.address});
+    if (out != nullptr) member.left_out = out->why;
     const bool is_in_round = has_group && members.is_in_group(id);
     member.node_rank = is_in_round ? members.rank_of(id) : hello.node_rank;
     using Place = LeaderView::Place;
     member.place = !members.is_connected(id)                       ? Place::kDisconnected
                    : is_in_round                                   ? Place::kInRound
+                   : out != nullptr                                ? Place::kLeftOut
                    : members.has_room() || members.is_in_group(id) ? Place::kWaiting
                                                                    : Place::kSpare;
     view.push_back(std::move(member));
@@ -97,7 +101,7 @@ LeaderView RoundCore::view(CoreTime now) const {
   if (until) view.left = std::max(*until - now, CoreTime::duration::zero());
   const bool has_group = std::holds_alternative<Opening>(state_) || is_running() ||
                          std::holds_alternative<StoppingRound>(state_);
-  view.members = members_in_view(members_, has_group);
+  view.members = members_in_view(members_, left_out_, has_group);
   return view;
 }
 

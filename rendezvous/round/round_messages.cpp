@@ -18,8 +18,23 @@ std::string describe(const NodeGone& gone) {
       "left",
       "cannot go on: a worker there does not end even after SIGKILL",
       "was lost: its agent lives, but did not answer the leader in time",
+      "is left out",
   };
-  return name_of(gone) + " " + kHow[static_cast<std::size_t>(gone.how)];
+  return name_of(gone) + " " + kHow[static_cast<std::size_t>(gone.how)] +
+         (gone.why.empty() ? "" : ": " + gone.why);
+}
+
+std::string describe(const WaitAsSpare& wait) {
+  switch (wait.why) {
+    case WaitAsSpare::Why::kNoRoom:
+      return "the job has its maximum number of nodes; this one joins when another leaves";
+    case WaitAsSpare::Why::kJobIsFinishing:
+      return "some workers of the job have finished already";
+    case WaitAsSpare::Why::kLeftOut:
+      break;
+  }
+  return "it is left out while enough other nodes are there: " + wait.left_out +
+         "; 'ddpctl undrain' lets it take part again";
 }
 
 std::string describe(const WaitForNodes& wait) {

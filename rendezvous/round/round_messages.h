@@ -52,10 +52,12 @@ struct NodeGone {
     kLeft,          // it announced that it leaves
     kStuck,         // a worker there did not end even after SIGKILL
     kUnresponsive,  // its agent sends heartbeats but does not do what it is told
+    kLeftOut,       // it waits, and takes part in no round: left_out.h says when
   };
   How how = How::kDisconnected;
   int node_rank = 0;  // -1: it waited and had none
   std::string host;
+  std::string why = {};  // kLeftOut: "ddpctl drain (root, pid 4711)"
 
   bool operator==(const NodeGone&) const = default;
 };
@@ -229,10 +231,25 @@ struct StepsHeld {
   HoldSteps::Until until = HoldSteps::Until::kLeaveAt;  // as it was asked for
   bool operator==(const StepsHeld&) const = default;
 };
-using ToLeader = std::variant<NodeHello, StoreOpened, StoreNotOpened, WorkerFailed, SomeWorkersDone,
-                              WorkersDone, RoundStopped, NodeLeaving, NodeStuck, Goodbye,
-                              RestartAsked, StopAsked, WorkersRecover, WorkerReplaceable, Regrouped,
-                              CannotRegroup, LeaveWanted, StepsHeld, StopWanted>;
+// A user wants that a node takes part in no round, or that it may again.
+struct DrainAsked {
+  enum class What {
+    kDrain,        // a round that runs with it is stopped between two steps
+    kDrainAtOnce,  // or now
+    kUndrain,
+  };
+  NodeId node{};
+  What what = What::kDrain;
+  std::string by = {};  // "ddpctl drain (root, pid 4711)"
+  bool operator==(const DrainAsked&) const = default;
+};
+// This node's health check says that it should take part in no round.
+struct NodeUnfit : WithSentence {};
+using ToLeader =
+    std::variant<NodeHello, StoreOpened, StoreNotOpened, WorkerFailed, SomeWorkersDone, WorkersDone,
+                 RoundStopped, NodeLeaving, NodeStuck, Goodbye, RestartAsked, StopAsked,
+                 WorkersRecover, WorkerReplaceable, Regrouped, CannotRegroup, LeaveWanted,
+                 StepsHeld, StopWanted, DrainAsked, NodeUnfit>;
 
 // ---- leader to agent
 
@@ -250,10 +267,13 @@ struct WaitForNodes {  // sent at the arrival of a node, and to all at next_noti
 // "waiting for nodes: 1 of 2 are here, 900 s left; node rank 1 is missing"
 std::string describe(const WaitForNodes& wait);
 struct WaitAsSpare {
-  enum class Why { kNoRoom, kJobIsFinishing };
+  enum class Why { kNoRoom, kJobIsFinishing, kLeftOut };
   Why why = Why::kNoRoom;
+  std::string left_out = {};  // kLeftOut: why, as in NodeGone
   bool operator==(const WaitAsSpare&) const = default;
 };
+// Why the node waits: "some workers of the job have finished already"
+std::string describe(const WaitAsSpare& wait);
 
 struct OpenStore : OfRound {};  // to group rank 0 only
 struct RoundStart {
@@ -267,7 +287,7 @@ struct RoundStart {
   std::string master_addr;
   std::uint16_t master_port = 0;
   std::optional<WorkerFailure> after_failure;  // charged to the budget; without stderr_tail
-  std::optional<NodeGone> after_loss;          // the first node lost or left since the last round
+  std::optional<NodeGone> after_loss;          // the first node that has gone since the last round
   bool after_arrival = false;                  // the last round ended to let a node in
   bool after_request = false;                  // the last round ended because a user asked for it
   std::string asked_by;                        // and which one; as in RestartAsked

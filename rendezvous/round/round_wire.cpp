@@ -77,9 +77,10 @@ static void fields(auto& archive, Is<WorkerFailure> auto& failure) {
 }
 
 static void fields(auto& archive, Is<NodeGone> auto& gone) {
-  archive.choice(gone.how, NodeGone::How::kUnresponsive);
+  archive.choice(gone.how, NodeGone::How::kLeftOut);
   archive.within(0, kMaxRanks, gone.node_rank);
   archive.host(gone.host);
+  archive.text(gone.why);
 }
 
 static void fields(auto& archive, Is<JobOutcome> auto& outcome) {
@@ -141,12 +142,19 @@ static void fields(auto& archive, Is<StopAsked> auto& message) {
   archive.text(message.by);
 }
 
+static void fields(auto& archive, Is<DrainAsked> auto& message) {
+  archive(message.node);
+  archive.choice(message.what, DrainAsked::What::kUndrain);
+  archive.text(message.by);
+}
+
 static void fields(auto& archive, Is<WorkerReplaceable> auto& message) {
   archive(message.round, message.failure, message.committed, message.generation,
           message.has_standby);
 }
 
-static void fields(auto& archive, IsOneOf<Rejected, Refused, Warning, NodeStuck> auto& message) {
+static void fields(auto& archive,
+                   IsOneOf<Rejected, Refused, Warning, NodeStuck, NodeUnfit> auto& message) {
   archive.text(message.sentence);
 }
 
@@ -160,7 +168,8 @@ static void fields(auto& archive, Is<WaitForNodes> auto& message) {
 }
 
 static void fields(auto& archive, Is<WaitAsSpare> auto& message) {
-  archive.choice(message.why, WaitAsSpare::Why::kJobIsFinishing);
+  archive.choice(message.why, WaitAsSpare::Why::kLeftOut);
+  archive.text(message.left_out);
 }
 
 static void fields(auto& archive, Is<RoundStop> auto& message) {
@@ -237,7 +246,8 @@ static void fields(auto& archive, Is<LeaderView::Member> auto& member) {
   archive.host(member.host, member.address);
   archive.within(1, limits::kMaxWorkersOfNode, member.workers);
   archive(member.node_rank);
-  archive.choice(member.place, LeaderView::Place::kDisconnected);
+  archive.choice(member.place, LeaderView::Place::kLeftOut);
+  archive.text(member.left_out);
 }
 
 static void fields(auto& archive, Is<LeaderView> auto& view) {

@@ -22,7 +22,7 @@
 
 namespace ddprun::rdzv::wire {
 
-inline constexpr std::uint16_t kRoundProtocolVersion = 9;
+inline constexpr std::uint16_t kRoundProtocolVersion = 10;
 
 // The first bytes of a connection in either direction. The first one is not a query of c10d's store
 // protocol, so that one port can serve both.

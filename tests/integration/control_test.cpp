@@ -410,6 +410,107 @@ TEST_P(ControlOfNodes, RestartBeginsANewRoundThatCostsNothing) {
   for (const auto& [node, ended] : cluster.wait()) EXPECT_EQ(ended, exited(0)) << cluster.told();
 }
 
+// ---- nodes that take part in no round
+
+// With an address of its own for each node, so that each is a host of its own.
+class Drain : public ControlOfNodes {
+ protected:
+  void start(Cluster& cluster, int node) const {
+    cluster.start(node, {"--local-addr=127.0.0." + std::to_string(node + 1)});
+  }
+  Told drain(Cluster& cluster, int node, std::vector<std::string> more = {}) const {
+    more.insert(more.begin(),
+                {"drain", "127.0.0." + std::to_string(node + 1), std::to_string(cluster[0].pid())});
+    return ask(more);
+  }
+  std::string state_of(Cluster& cluster, int node) const {
+    const std::string address = "127.0.0." + std::to_string(node + 1);
+    const json::object status = status_of(std::to_string(cluster[0].pid()));
+    for (const json::value& each : status.at("leader").at("members").as_array()) {
+      if (each.at("address").as_string() == address) return std::string(each.at("state").as_string());
+    }
+    return "none";
+  }
+  void expect_good_end(Cluster& cluster) const {
+    cluster.let_finish();
+    for (const auto& [node, ended] : cluster.wait()) EXPECT_EQ(ended, exited(0)) << cluster.told();
+  }
+};
+
+TEST_P(Drain, ASpareTakesTheNodesPlace) {
+  Cluster cluster(setup("2"));
+  for (const int node : {0, 1}) start(cluster, node);
+  ASSERT_EQ(cluster.next_round(2), 0) << cluster.told();
+  start(cluster, 2);
+  expect_said(cluster[2], "this node waits");
+  const Told told = drain(cluster, 1);
+  EXPECT_EQ(told.code, 0) << told.err << cluster.told();
+  EXPECT_THAT(told.out, HasSubstr("is left out\n"));
+  ASSERT_EQ(cluster.next_round(2), 1) << cluster.told();
+  EXPECT_FALSE(cluster.first_ranks(1).contains(1)) << cluster.told();
+  EXPECT_EQ(state_of(cluster, 1), "left_out");
+  expect_said(cluster[1],
+              "this node waits: it is left out while enough other nodes are there: "
+              "ddpctl drain (");
+  expect_said(cluster[0], "is left out: ddpctl drain (");
+  expect_good_end(cluster);
+}
+
+TEST_P(Drain, AnElasticJobGoesOnWithFewerUntilTheNodeMayTakePartAgain) {
+  Cluster cluster(setup("1:2"));
+  start(cluster, 0);
+  start(cluster, 1);
+  ASSERT_GE(cluster.next_round(2), 0) << cluster.told();
+  EXPECT_EQ(drain(cluster, 1, {"--now"}).code, 0);
+  const int alone = cluster.next_round(1);
+  ASSERT_GT(alone, 0) << cluster.told();
+  const Told told = ask({"undrain", "127.0.0.2", std::to_string(cluster[1].pid())});
+  EXPECT_EQ(told.code, 0) << told.err;
+  EXPECT_THAT(told.out, HasSubstr("may take part again\n"));
+  EXPECT_EQ(cluster.next_round(2), alone + 1) << cluster.told();
+  expect_good_end(cluster);
+}
+
+TEST_P(Drain, ANodeThatIsNeededStaysUntilAnotherIsThere) {
+  Cluster cluster(setup("2"));
+  for (const int node : {0, 1}) start(cluster, node);
+  ASSERT_EQ(cluster.next_round(2), 0) << cluster.told();
+  const Told told = drain(cluster, 1);
+  EXPECT_EQ(told.code, 0) << told.err;
+  EXPECT_THAT(told.out,
+              HasSubstr("takes part until another node is there, and is left out then\n"));
+  EXPECT_EQ(state_of(cluster, 1), "in_round");
+  start(cluster, 2);
+  ASSERT_EQ(cluster.next_round(2), 1) << cluster.told();
+  EXPECT_THAT(cluster.first_ranks(1), ::testing::Contains(::testing::Key(2)));
+  const Told unknown = ask({"drain", "nowhere", std::to_string(cluster[0].pid())});
+  EXPECT_EQ(unknown.code, kFailed);
+  EXPECT_THAT(unknown.err, HasSubstr("no node of the job is called 'nowhere'; there are "));
+  expect_good_end(cluster);
+}
+
+TEST_P(Drain, TheThirdFailureOfANodeGivesItsPlaceToASpare) {
+  ClusterSetup failing = setup("2");
+  failing.options = {"--max-restarts=9"};
+  Cluster cluster(failing);
+  for (const int node : {0, 1}) start(cluster, node);
+  ASSERT_EQ(cluster.next_round(2), 0) << cluster.told();
+  start(cluster, 2);
+  expect_said(cluster[2], "this node waits");
+  for (int round = 0; round < 3; ++round) {
+    const auto workers = cluster.workers(round);
+    const int rank = cluster.first_ranks(round).at(1);
+    ::kill(workers.at(rank).pid, SIGSEGV);
+    ASSERT_EQ(cluster.next_round(2), round + 1) << cluster.told();
+  }
+  EXPECT_FALSE(cluster.first_ranks(3).contains(1)) << cluster.told();
+  expect_said(cluster[0], "is left out: 3 failures within an hour led to it");
+  expect_good_end(cluster);
+}
+
+INSTANTIATE_TEST_SUITE_P(Nodes, Drain, ::testing::Values(Meeting::kC10d, Meeting::kLeader),
+                         ::testing::PrintToStringParamName());
+
 INSTANTIATE_TEST_SUITE_P(Nodes, ControlOfNodes,
                          ::testing::Values(Meeting::kStatic, Meeting::kC10d, Meeting::kLeader),
                          ::testing::PrintToStringParamName());

@@ -39,6 +39,7 @@ namespace {
 using namespace std::chrono_literals;
 using ::testing::_;
 using ::testing::Each;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Pair;
@@ -188,6 +189,35 @@ TEST_F(Etcd, TheBudgetSurvivesTheLeader) {
   ASSERT_EQ(cluster.next_round(1), 2) << cluster.told();
   ::kill(cluster.workers(2).at(0).pid, SIGKILL);
   EXPECT_EQ(cluster[1 - leader].wait(), exited(128 + SIGKILL)) << cluster.told();
+}
+
+TEST_F(Etcd, NodesThatAreLeftOutSurviveTheLeader) {
+  const EtcdServers etcd;
+  const TemporaryTree sockets;
+  const JobSetup here{.environment = {{"XDG_RUNTIME_DIR", sockets.path()}}};
+  Cluster cluster(setup(etcd, {.nnodes = "2", .environment = here.environment}));
+  const auto address = [](int node) { return "127.0.0." + std::to_string(node + 1); };
+  const auto start = [&](int node) { cluster.start(node, {"--local-addr=" + address(node)}); };
+  for (const int node : {0, 1}) start(node);
+  ASSERT_EQ(cluster.next_round(2), 0) << cluster.told();
+  for (const int node : {2, 3}) {
+    start(node);
+    ASSERT_TRUE(cluster[node].reaches([&] {
+      return cluster[node].err().find("this node waits") != std::string::npos;
+    })) << cluster.told();
+  }
+  const int leader = await_leader(cluster, etcd);
+  ASSERT_LT(leader, 2) << cluster.told();
+  const int drained = 1 - leader;
+  Job drain(ddpctl({"drain", address(drained), std::to_string(cluster[drained].pid())}), here);
+  EXPECT_EQ(drain.wait(), exited(0)) << drain.err() << cluster.told();
+  ASSERT_EQ(cluster.next_round(2), 1) << cluster.told();
+  EXPECT_FALSE(cluster.first_ranks(1).contains(drained)) << cluster.told();
+  cluster[leader].signal(SIGKILL);
+  ASSERT_EQ(cluster.next_round(2), 2) << cluster.told();
+  EXPECT_THAT(cluster.first_ranks(2), ElementsAre(Pair(2, _), Pair(3, _))) << cluster.told();
+  cluster.forget(leader);
+  expect_good_end(cluster);
 }
 
 TEST_F(Etcd, ALeaderThatIsKilledAndStartedAgainAtOnceIsAnyNode) {

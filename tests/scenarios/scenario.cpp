@@ -159,6 +159,17 @@ rdzv::RoundStopped round_stopped_in(EventLine& line) {
   return stopped;
 }
 
+rdzv::DrainAsked drain_asked_in(EventLine& line) {
+  rdzv::DrainAsked asked;
+  asked.node = NodeId{static_cast<std::uint32_t>(line.number("node", 0))};
+  using What = rdzv::DrainAsked::What;
+  asked.what = line.has("back")  ? What::kUndrain
+               : line.has("now") ? What::kDrainAtOnce
+                                 : What::kDrain;
+  asked.by = line.text();
+  return asked;
+}
+
 agent::EndStep step_in(const std::string& name) {
   constexpr const char* kSteps[] = {"logs",   "followers", "leader", "progress",
                                     "output", "report",    "events", "console"};
@@ -245,6 +256,8 @@ const Names<LeaderEvent>& leader_events() {
       {"Goodbye", [](E&) { return Goodbye{}; }},
       {"RestartAsked", [](E& e) { return RestartAsked{e.round(), e.text()}; }},
       {"StopAsked", [](E& e) { return StopAsked{e.signal(), e.text()}; }},
+      {"DrainAsked", drain_asked_in},
+      {"NodeUnfit", [](E& e) { return NodeUnfit{{e.text()}}; }},
       {"WorkersRecover", [](E& e) { return WorkersRecover{{e.round()}}; }},
       {"Regrouped", [](E& e) { return Regrouped{e.round(), e.generation()}; }},
       {"CannotRegroup", [](E& e) { return CannotRegroup{e.round(), e.generation()}; }},

@@ -17,6 +17,8 @@
 //                generation, and is charged once; when it is over all nodes are in that generation; it is
 //                over, or the round is stopped, within its time limit; at any time a rank has one process
 //                at most; a step that ends its rank twice ends the job
+//   left out     a host that is drained, unfit, or that failures lead to again and again, has a node in a round only while fewer
+//                others than the minimum are there; as soon as it can be spared, its round is stopped
 //   broken group workers that are stopped since another one failed, or a node is lost, were told so before
 //   delivery     no message is lost to a connection that breaks and is resumed; a short break ends
 //                no round
@@ -37,6 +39,7 @@
 #include <optional>
 #include <set>
 #include <stdexcept>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -87,8 +90,19 @@ class Invariants {
     const NodeId from = input.node;
     const auto* message = std::get_if<rdzv::ToLeader>(&input.what);
     counted_before_ = counted(input.at);
+    if (!had_ended_) note_left_out(core, input, nodes);
+    for (const auto& each : out) {
+      const auto* spare = std::get_if<rdzv::WaitAsSpare>(&each.message);
+      if (spare != nullptr && spare->why == rdzv::WaitAsSpare::Why::kLeftOut) {
+        left_out_since_.insert(each.to);
+      }
+    }
     const int replaced = replacements(core, input, out, nodes);
     if (was_running_ && !core.is_running()) note_cause(core, from, message, out);
+    // Whether it will still be spared then is not known.
+    if (was_running_ && (!core.is_running() || core.is_stop_ahead())) {
+      is_for_left_out_ |= left_out_in_group(nodes) > 0;
+    }
     are_some_done_ |= was_running_ && (std::get_if<rdzv::SomeWorkersDone>(message) ||
                                        std::get_if<rdzv::WorkersDone>(message));
     while (std::cmp_less(spent_.size(), core.restarts_in_all())) spent_.push_back(input.at);
@@ -100,7 +114,7 @@ class Invariants {
     const bool is_settled =
         is_announced_ && (core.round() != round_before_ || (core.has_ended() && !had_ended_));
     if (is_settled) {
-      settled(core);
+      settled(core, nodes);
       is_announced_ = false;
     } else {
       const auto* hello = std::get_if<rdzv::NodeHello>(message);
@@ -127,9 +141,11 @@ class Invariants {
       }
     }
     if (!core.is_running() || are_some_done_ || core.is_stop_ahead()) return;
+    require(left_out_in_group(nodes) <= needed(core, nodes),
+            "a node that is to be left out can be spared, and stays in the round");
     if (group_.size() >= static_cast<std::size_t>(schedule_.config.max_nodes)) return;
     for (const auto& [id, node] : nodes) {
-      require(!core.has(id) || !node.is_connected || starts_.contains(id),
+      require(!core.has(id) || !node.is_connected || starts_.contains(id) || is_left_out(node),
               "a node waits though there is room and nobody has finished");
     }
   }
@@ -157,6 +173,10 @@ class Invariants {
     best_step_.reset();
     with_steps_.clear();
     in_vain_ = 0;
+    left_out_.clear();
+    failures_of_hosts_.clear();
+    is_node_gone_ = is_for_left_out_ = false;
+    left_out_since_.clear();
   }
   // Time limits are longer then.
   void leader_pauses() { was_leader_paused_ = true; }
@@ -189,6 +209,77 @@ class Invariants {
     replacing_.reset();
     generation_ = 0;
     is_paid_ = is_poison_ = false;
+  }
+
+  // ---- hosts that are left out
+
+  // An agent that is started again has another address here.
+  static std::string name_of(const NodeView& node) {
+    return node.hello.host + " " + node.hello.address;
+  }
+  bool is_left_out(const NodeView& node) const { return left_out_.contains(name_of(node)); }
+  int left_out_in_group(const Views& nodes) const {
+    return static_cast<int>(
+        std::ranges::count_if(group_, [&](NodeId id) { return is_left_out(nodes.at(id)); }));
+  }
+  // How many of these nodes cannot be spared.
+  int needed(const rdzv::RoundCore& core, const Views& nodes) const {
+    const auto is_fit = [&](const auto& each) {
+      // A node whose exact rank another has is none yet.
+      const bool is_outside = each.second.is_connected && !schedule_.config.has_exact_ranks;
+      const bool is_there = is_outside || starts_.contains(each.first);
+      return is_there && core.has(each.first) && !is_left_out(each.second);
+    };
+    const auto fit = std::ranges::count_if(nodes, is_fit);
+    return std::max(0, schedule_.config.min_nodes - static_cast<int>(fit));
+  }
+
+  void note_left_out(const rdzv::RoundCore& core, const rdzv::RoundInput& input,
+                     const Views& nodes) {
+    const auto* message = std::get_if<rdzv::ToLeader>(&input.what);
+    if (const auto* asked = std::get_if<rdzv::DrainAsked>(message);
+        asked != nullptr && core.has(input.node) && core.has(asked->node)) {
+      const std::string host = name_of(nodes.at(asked->node));
+      if (asked->what == rdzv::DrainAsked::What::kUndrain) {
+        left_out_.erase(host);
+        std::erase_if(failures_of_hosts_, [&](const auto& each) { return each.first == host; });
+      } else {
+        left_out_[host] = false;
+      }
+    }
+    if (std::get_if<rdzv::NodeUnfit>(message) != nullptr && core.has(input.node)) {
+      left_out_[name_of(nodes.at(input.node))] = false;
+    }
+    for (const rdzv::LeaderNews& news : core.news()) {
+      const auto* gone = std::get_if<rdzv::NodeGone>(&news);
+      if (gone == nullptr) continue;
+      const auto found = std::ranges::find_if(
+          group_, [&](NodeId id) { return nodes.at(id).hello.host == gone->host; });
+      if (found == group_.end() || std::exchange(is_node_gone_, true)) continue;
+      using How = rdzv::NodeGone::How;
+      if (gone->how != How::kLeft && gone->how != How::kLeftOut)
+        failed_on(name_of(nodes.at(*found)), {});
+    }
+  }
+
+  // The third failure leaves a host out; a rank that fails on two hosts acquits both.
+  void failed_on(const std::string& host, std::optional<int> rank) {
+    const bool is_of_program =
+        rank && std::ranges::any_of(failures_of_hosts_, [&](const auto& each) {
+          return each.second == rank && each.first != host;
+        });
+    if (!is_of_program) {
+      failures_of_hosts_.emplace_back(host, rank);
+      if (failures_on(host) >= 3) left_out_.try_emplace(host, true);
+      return;
+    }
+    std::erase_if(failures_of_hosts_, [&](const auto& each) { return each.second == rank; });
+    std::erase_if(left_out_,
+                  [&](const auto& each) { return each.second && failures_on(each.first) < 3; });
+  }
+  std::ptrdiff_t failures_on(const std::string& host) const {
+    return std::ranges::count(failures_of_hosts_, host,
+                              [](const auto& each) { return each.first; });
   }
 
   // Returns how many were begun.
@@ -236,6 +327,7 @@ class Invariants {
                          const std::map<NodeId, rdzv::ReplaceWorker>& orders, const Views& nodes) {
     auto newcomers = newcomers_with(failed);
     generation_ += 1;
+    failed_on(name_of(nodes.at(input.node)), failed.failure.rank);
     for (const NodeId id : group_) {
       require(orders.contains(id) || !core.has(id), "a node is not told of a replacement");
     }
@@ -344,7 +436,7 @@ class Invariants {
     return most > 0 && in_vain_ >= most;
   }
 
-  void settled(const rdzv::RoundCore& core) {
+  void settled(const rdzv::RoundCore& core, const Views& nodes) {
     std::set<NodeId> gone;
     for (const NodeId id : group_) {
       if (!core.has(id)) gone.insert(id);
@@ -352,6 +444,9 @@ class Invariants {
     const int charged = core.restarts_in_all() - restarts_before_;
     const bool is_own_fault = failed_first_ && gone.size() == gone.count(*failed_first_);
     if (is_own_fault) note_progress();
+    if (is_own_fault && !is_paid_ && gone.empty()) {
+      failed_on(name_of(nodes.at(*failed_first_)), cause_rank_);
+    }
     require(core.has_ended() || !is_own_fault || !is_in_vain(),
             "a job that makes no progress is tried again");
     if (core.has_ended()) {
@@ -420,32 +515,43 @@ class Invariants {
     const auto is_connected = [&](const auto& each) {
       return each.second.is_connected && core.has(each.first);
     };
-    const auto connected = std::ranges::count_if(nodes, is_connected);
-    require(size >= std::min<std::ptrdiff_t>(connected, config.max_nodes),
+    const auto is_ready = [&](const auto& each) {
+      return is_connected(each) && !is_left_out(each.second);
+    };
+    const auto ready = std::ranges::count_if(nodes, is_ready);
+    require(size >= std::min<std::ptrdiff_t>(ready, config.max_nodes),
             "a round began without a node for which there was room");
 
     const auto survivors_in = [&](const std::vector<NodeId>& order, const auto& present) {
       std::vector<NodeId> out_;
       for (const NodeId id : order) {
+        if (left_out_since_.contains(id)) continue;
         if (present.contains(id) && !nodes.at(id).hello.node_rank) out_.push_back(id);
       }
       return out_;
     };
     require(survivors_in(group_, starts) == survivors_in(group, starts_),
             "survivors changed their order");
-    const auto is_survivor = [&](NodeId id) { return starts_.contains(id); };
+    const auto is_survivor = [&](NodeId id) {
+      return starts_.contains(id) && !left_out_since_.contains(id);
+    };
     const auto asks_for_nothing = [&](NodeId id) { return !nodes.at(id).hello.node_rank; };
     std::vector<NodeId> unranked;
     std::ranges::copy_if(group, std::back_inserter(unranked), asks_for_nothing);
     require(std::ranges::is_partitioned(unranked, is_survivor),
             "a newcomer stands before survivors");
     if (rounds_ > 0) {
-      const bool has_reason =
-          first.after_failure || first.nodes_gone > 0 || first.after_arrival || first.after_request;
+      const bool has_reason = first.after_failure || first.nodes_gone > 0 || first.after_arrival ||
+                              first.after_request || is_for_left_out_;
       require(has_reason, "a round ended for no reason");
       require(!first.after_arrival || !are_some_done_,
               "a newcomer ended a round in which a worker had finished");
     }
+    const auto left_out =
+        std::ranges::count_if(group, [&](NodeId id) { return is_left_out(nodes.at(id)); });
+    require(left_out <= needed(core, nodes), "a node that is to be left out is in a round");
+    is_node_gone_ = is_for_left_out_ = false;
+    left_out_since_.clear();
     starts_ = std::move(starts);
     group_ = std::move(group);
     is_announced_ = true;
@@ -493,6 +599,12 @@ class Invariants {
   std::set<int> with_steps_;  // ranks that have failed after a step
   std::optional<std::int64_t> best_step_;
   int in_vain_ = 0;
+
+  std::map<std::string, bool> left_out_;  // hosts, and whether it is for failures
+  std::vector<std::pair<std::string, std::optional<int>>> failures_of_hosts_;
+  bool is_node_gone_ = false;        // one of the round, since it was announced
+  std::set<NodeId> left_out_since_;  // likewise
+  bool is_for_left_out_ = false;     // the round was to be stopped while it had such a node
 
   bool is_announced_ = false;                  // the current round
   std::map<NodeId, rdzv::RoundStart> starts_;  // of the round announced last

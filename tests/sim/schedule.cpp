@@ -114,6 +114,25 @@ void have_rules_of_progress(Schedule& schedule) {
   }
 }
 
+// Likewise.
+void have_nodes_left_out(Schedule& schedule) {
+  Random random(schedule.seed ^ 0xD7A1);
+  const bool is_special = schedule.has_only_short_drops || schedule.has_only_new_leader ||
+                          schedule.has_only_replacements;
+  if (is_special || !random.chance(30)) return;
+  for (int asked = random.number(1, 4); asked > 0; --asked) {
+    constexpr Kind kKinds[] = {Kind::kDrainAsked, Kind::kDrainAsked, Kind::kUndrainAsked,
+                               Kind::kUnfit};
+    Fault fault;
+    fault.kind = kKinds[random.number(0, 3)];
+    fault.at = CoreTime(random.time(0ms, 5s));
+    fault.slot = random.number(0, static_cast<int>(schedule.nodes.size()) - 1);
+    fault.towards_leader = random.chance(30);
+    schedule.calm = std::max(schedule.calm, fault.at);
+    schedule.faults.push_back(fault);
+  }
+}
+
 }  // namespace
 
 Schedule schedule_of(std::uint64_t seed) {
@@ -193,14 +212,15 @@ Schedule schedule_of(std::uint64_t seed) {
                            !schedule.has_only_replacements;
   if (may_be_slow && random.chance(15)) schedule.workers.slow_exec_percent = 30;
   have_rules_of_progress(schedule);
+  have_nodes_left_out(schedule);
   return schedule;
 }
 
 std::string to_string(const Fault& fault) {
-  constexpr const char* kNames[] = {"worker dies",   "agent killed",    "power lost",
-                                    "paused",        "connection lost", "partition",
-                                    "stop signal",   "preempt signal",  "leader killed",
-                                    "restart asked", "stop asked",      "stuck"};
+  constexpr const char* kNames[] = {
+      "worker dies", "agent killed", "power lost",     "paused",        "connection lost",
+      "partition",   "stop signal",  "preempt signal", "leader killed", "restart asked",
+      "stop asked",  "drain asked",  "undrain asked",  "unfit",         "stuck"};
   return std::string(kNames[static_cast<std::size_t>(fault.kind)]) + ", slot " +
          std::to_string(fault.slot);
 }

@@ -26,7 +26,10 @@ struct Fault {
     kLeaderKilled,
     kRestartAsked,  // ddpctl restart
     kStopAsked,     // ddpctl stop
-    kStuck,         // the agent is heard but does nothing for `length`; never the leader's
+    kDrainAsked,    // ddpctl drain of the slot, at once if `towards_leader`
+    kUndrainAsked,
+    kUnfit,  // its health check says so
+    kStuck,  // the agent is heard but does nothing for `length`; never the leader's
   };
   Kind kind = Kind::kWorkerDies;
   CoreTime at;

@@ -265,6 +265,13 @@ class Simulation : VirtualJob {
         return run_in_agent([](VirtualAgent& its) { its.say(rdzv::RestartAsked{its.round()}); });
       case Kind::kStopAsked:
         return run_in_agent([](VirtualAgent& its) { its.say(rdzv::StopAsked{SIGTERM}); });
+      case Kind::kDrainAsked:
+        return ask_to_drain(*agent, fault.towards_leader ? rdzv::DrainAsked::What::kDrainAtOnce
+                                                         : rdzv::DrainAsked::What::kDrain);
+      case Kind::kUndrainAsked:
+        return ask_to_drain(*agent, rdzv::DrainAsked::What::kUndrain);
+      case Kind::kUnfit:
+        return run_in_agent([](VirtualAgent& its) { its.say(rdzv::NodeUnfit{{"a GPU is gone"}}); });
       case Kind::kStuck:
         if (hosts_leader(*agent)) return;
         agent->set_stuck(true);
@@ -279,6 +286,18 @@ class Simulation : VirtualJob {
     queue.after(*fault.comes_back_after, [this, slot = fault.slot] {
       network.set_dark(host_of(slot), false);
       start_agent(slot);
+    });
+  }
+
+  // At the agent itself.
+  void ask_to_drain(VirtualAgent& agent, rdzv::DrainAsked::What what) {
+    if (server_ == nullptr || !leader_process_->is_alive) return;
+    const auto found = std::ranges::find_if(nodes_, [&](const auto& each) {
+      return each.second == &agent && server_->core().has(each.first);
+    });
+    if (found == nodes_.end()) return;
+    queue.run_in(agent.process(), [&agent, asked = rdzv::DrainAsked{found->first, what, "Ann"}] {
+      agent.say(asked);
     });
   }
 

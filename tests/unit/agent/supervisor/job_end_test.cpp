@@ -46,7 +46,8 @@ class JobEndTest : public ::testing::Test {
             .requests = {.stacks = [](const auto&, auto) {},
                          .stop = [](const std::string&) { return Result<void>(); },
                          .restart = [](const std::string&) { return Result<Round>(Round{0}); },
-                         .replace = [](int, const std::string&) { return std::nullopt; }}});
+                         .replace = [](int, const std::string&) { return std::nullopt; },
+                         .drain = [](const rdzv::DrainAsked&) { return Result<void>(); }}});
     leader_.emplace(loop_, job_, "here", log_, queries_->query(), store_, [](const NodeEvent&) {});
     end_.emplace(
         parts, JobEnd::Others{*observers_, *queries_, *leader_}, [] { return "a remark\n"; },

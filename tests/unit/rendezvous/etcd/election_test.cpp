@@ -106,6 +106,12 @@ TEST(JobRecords, AreReadAsTheyAreWritten) {
       R"("quick_failures":2,"quick_losses":3,"without_progress":4,"step":500,"step_kind":1})");
   JobRecord record = a_record();
   EXPECT_EQ(read_job_record(to_text(record)).value(), record);
+  record.left_out = {{{"b3", "10.0.0.3"}, LeftOutHost::Cause::kUnfit, "a GPU is gone"},
+                     {{"b4", "10.0.0.4"}, LeftOutHost::Cause::kDrained, "Ann"}};
+  EXPECT_THAT(to_text(record),
+              HasSubstr(R"("left_out":[{"host":"b3","address":"10.0.0.3","cause":1,)"
+                        R"("why":"a GPU is gone"},)"));
+  EXPECT_EQ(read_job_record(to_text(record)).value(), record);
   record.round.reset();
   record.outcome.emplace();
   record.outcome->kind = JobOutcome::Kind::kFailed;
@@ -129,6 +135,9 @@ TEST(JobRecords, AndNothingElseIsRead) {
        R"({"ddprun":1,"incarnation":"a","nodes":1,"restarts":0,"quick_failures":0,"quick_losses":0,"without_progress":0,"outcome":"AAAA"})",
        R"({"ddprun":1,"incarnation":"a","nodes":1,"restarts":0,"quick_failures":0,"quick_losses":0,"without_progress":1})",
        R"({"ddprun":1,"incarnation":"a","nodes":1,"restarts":0,"quick_failures":0,"quick_losses":0,"without_progress":0,"step":"a"})",
+       R"({"ddprun":1,"incarnation":"a","nodes":1,"restarts":0,"quick_failures":0,"quick_losses":0,"left_out":7})",
+       R"({"ddprun":1,"incarnation":"a","nodes":1,"restarts":0,"quick_failures":0,"quick_losses":0,"left_out":[{"host":"b3","address":"a","cause":3,"why":""}]})",
+       R"({"ddprun":1,"incarnation":"a","nodes":1,"restarts":0,"quick_failures":0,"quick_losses":0,"left_out":[{"host":"b3","cause":0,"why":""}]})",
        R"({"ddprun":1,"leadership":"a","incarnation":"b","address":"nowhere"})"}) {
     EXPECT_FALSE(read_job_record(text)) << text;
     EXPECT_FALSE(read_leader_key(text, 1)) << text;

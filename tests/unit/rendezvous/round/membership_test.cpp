@@ -26,7 +26,7 @@ class MembershipTest : public ::testing::Test {
     for (const NodeId each : members.group()) numbers.push_back(static_cast<int>(number(each)));
     return numbers;
   }
-  Membership members{4};
+  Membership members{1, 4};
 };
 
 TEST_F(MembershipTest, OrdersHostsAsPeopleDo) {
@@ -115,6 +115,67 @@ TEST_F(MembershipTest, KnowsWhoseConnectionHasBeenBrokenLongest) {
   members.remove(id(0));
   EXPECT_FALSE(members.longest_broken());
   EXPECT_FALSE(members.broken_claimant(5));
+}
+
+class LeftOutMembers : public MembershipTest {
+ protected:
+  LeftOutMembers() { members = Membership(2, 4); }
+  void leave_out(int number) { members.leave_out(id(number), true); }
+};
+
+TEST_F(LeftOutMembers, AreTakenOnlyWhereTheOthersAreFewerThanTheMinimum) {
+  for (int i = 0; i < 3; ++i) add(i, "node" + std::to_string(i));
+  leave_out(0);
+  EXPECT_EQ(members.ready(), 2);
+  EXPECT_THAT(formed(), ElementsAre(1, 2));
+  members.remove(id(1));
+  EXPECT_EQ(members.ready(), 2);
+  EXPECT_THAT(formed(), ElementsAre(2, 0));
+  leave_out(2);
+  EXPECT_EQ(members.ready(), 2);
+  EXPECT_THAT(formed(), ElementsAre(2, 0));
+  members.remove(id(2));
+  EXPECT_EQ(members.ready(), 1);
+}
+
+TEST_F(LeftOutMembers, AreNotReadyBeyondTheMinimum) {
+  for (int i = 0; i < 4; ++i) add(i, "node" + std::to_string(i));
+  for (int i = 0; i < 3; ++i) leave_out(i);
+  EXPECT_EQ(members.ready(), 2);
+  EXPECT_THAT(formed(), ElementsAre(0, 3)) << "the only fit one, and as many others as are missing";
+}
+
+TEST_F(LeftOutMembers, LeaveTheirGroupAndAreOutsidersThen) {
+  for (int i = 0; i < 3; ++i) add(i, "node" + std::to_string(i));
+  members.form_group();
+  EXPECT_FALSE(members.can_spare());
+  leave_out(1);
+  EXPECT_TRUE(members.can_spare());
+  EXPECT_TRUE(members.is_in_group(id(1))) << "until another group is formed";
+  const auto change = members.form_group();
+  EXPECT_EQ(change.joined, 0);
+  EXPECT_THAT(change.left_out, ElementsAre(id(1)));
+  EXPECT_FALSE(members.is_in_group(id(1)));
+  EXPECT_FALSE(members.can_spare());
+  EXPECT_TRUE(members.has_room());
+  EXPECT_FALSE(members.has_connected_outsider()) << "none that may come in";
+  members.leave_out(id(1), false);
+  EXPECT_TRUE(members.has_connected_outsider());
+  EXPECT_EQ(members.form_group().joined, 1);
+}
+
+TEST_F(LeftOutMembers, GiveTheirPlaceToASpareAsSoonAsOneIsThere) {
+  add(0, "node0");
+  add(1, "node1");
+  members.form_group();
+  leave_out(0);
+  EXPECT_FALSE(members.can_spare());
+  add(2, "node2");
+  EXPECT_TRUE(members.can_spare());
+  members.disconnected(id(2), CoreTime{});
+  EXPECT_FALSE(members.can_spare());
+  members.resumed(id(2));
+  EXPECT_THAT(formed(), ElementsAre(1, 2));
 }
 
 }  // namespace

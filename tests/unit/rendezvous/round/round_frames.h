@@ -145,6 +145,8 @@ inline std::vector<wire::AgentFrame> example_agent_frames() {
            LeaveWanted{Round{17}},
            StepsHeld{Round{18}, 1'000'000'000'019, HoldSteps::Until::kRoundStop},
            StopWanted{Round{19}},
+           DrainAsked{NodeId{20}, DrainAsked::What::kUndrain, "ddpctl undrain (root, pid 21)"},
+           NodeUnfit{"a GPU is gone"},
        }) {
     frames.emplace_back(wire::Message<ToLeader>{80, 81, message});
   }

@@ -121,7 +121,8 @@ TEST(RoundWire, EveryFrameComesBackAsItWas) {
 
 TEST(RoundWire, EveryValueOfAnEnumerationComesBackAsItWas) {
   using enum NodeGone::How;
-  for (const auto how : {kDisconnected, kSilent, kReplaced, kLeft, kStuck, kUnresponsive}) {
+  for (const auto how :
+       {kDisconnected, kSilent, kReplaced, kLeft, kStuck, kUnresponsive, kLeftOut}) {
     RoundStart start;
     start.after_loss = NodeGone{how, 1, "a"};
     EXPECT_EQ(at_the_agent(start), start);
@@ -169,7 +170,7 @@ TEST(RoundWire, OpeningIsThisInBytes) {
   const std::string bytes = encode(opening);
   EXPECT_EQ(hex(bytes),
             "44445052"  // DDPR
-            "0900"      // version
+            "0a00"      // version
             "0100"      // flags
             "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f");
   EXPECT_EQ(decode_opening(bytes), opening);
@@ -218,7 +219,7 @@ TEST(RoundWire, WelcomeAndGoneAreThisInBytes) {
 
 TEST(RoundWire, RoundStartIsThisInBytes) {
   EXPECT_EQ(hex(encode(LeaderFrame(Message<ToAgent>{2, 1, example_start()}))),
-            without_spaces("56010000 06"                 // length, kind
+            without_spaces("5a010000 06"                 // length, kind
                            "0200000000000000"            // number
                            "0100000000000000"            // received
                            "06"                          // it is a RoundStart
@@ -257,6 +258,7 @@ TEST(RoundWire, RoundStartIsThisInBytes) {
                            "29"
                            "01"                           // there is an after_loss
                            "02 03000000 03000000 623132"  // how, node_rank, host
+                           "00000000"                     // why
                            "01 01"                        // after_arrival, after_request
                            "02000000 6d65"                // asked_by
                            "02000000 05000000"            // nodes_gone, nodes_joined
@@ -270,7 +272,7 @@ TEST(RoundWire, WaitForNodesAndRoundStopAreThisInBytes) {
   const NodeGone gone{NodeGone::How::kLeft, 5, "c"};
   EXPECT_EQ(hex(payload_of(ToAgent(RoundStop{Round{6}, RoundStop::Why::kFailure, gone}))
                     .substr(kMessageNumberAt)),
-            without_spaces("07 06000000 01 01 03 05000000 01000000 63 00"));
+            without_spaces("07 06000000 01 01 03 05000000 01000000 63 00000000 00"));
   EXPECT_EQ(hex(payload_of(ToAgent(RoundStop{Round{6}, RoundStop::Why::kPlanned, {}, 9}))
                     .substr(kMessageNumberAt)),
             without_spaces("07 06000000 00 00 01 0900000000000000"));
@@ -303,6 +305,17 @@ TEST(RoundWire, NodeLeavingIsThisInBytesAndNeedsNoSignalIfItIsAPreemption) {
   EXPECT_TRUE(decode_agent_frame(payload_of(ToLeader(NodeLeaving{0, true}))));
 }
 
+TEST(RoundWire, MessagesAboutNodesThatAreLeftOutAreThisInBytes) {
+  const DrainAsked asked{NodeId{5}, DrainAsked::What::kUndrain, "ab"};
+  EXPECT_EQ(hex(payload_of(ToLeader(asked)).substr(kMessageNumberAt)),
+            without_spaces("14 05000000 02 02000000 6162"));
+  EXPECT_EQ(hex(payload_of(ToLeader(NodeUnfit{{"ab"}})).substr(kMessageNumberAt)),
+            without_spaces("15 02000000 6162"));
+  EXPECT_EQ(hex(payload_of(ToAgent(WaitAsSpare{WaitAsSpare::Why::kLeftOut, "ab"}))
+                    .substr(kMessageNumberAt)),
+            without_spaces("04 02 02000000 6162"));
+}
+
 TEST(RoundWire, QuestionsAndAnswersAreThisInBytes) {
   EXPECT_EQ(hex(encode(AgentFrame(PeerRequest{0x0102030405060708, NodeId{9}, "hi"}))),
             without_spaces("14000000 07"       // length, kind
@@ -312,7 +325,7 @@ TEST(RoundWire, QuestionsAndAnswersAreThisInBytes) {
   EXPECT_EQ(hex(encode(LeaderFrame(PeerReply{1, NodeId{2}, "x"}))),
             without_spaces("12000000 08 0100000000000000 02000000 01000000 78"));
   EXPECT_EQ(hex(encode(LeaderFrame(PeerAck{3, NodeId{9}, example_view()}))),
-            without_spaces("7a000000 09"                 // length, kind
+            without_spaces("82000000 09"                 // length, kind
                            "0300000000000000 09000000"   // id, you
                            "04 04000000"                 // state, round
                            "02000000 08000000 03000000"  // min_nodes, max_nodes, ready
@@ -323,10 +336,11 @@ TEST(RoundWire, QuestionsAndAnswersAreThisInBytes) {
                            "05000000 6e6f646531"         // host
                            "08000000 31302e302e302e31"   // address
                            "08000000 01 02000000 03"     // workers, node_rank, place
+                           "00000000"                    // left_out
                            "09000000"
                            "05000000 6e6f646532"
                            "08000000 31302e302e302e32"
-                           "04000000 00 02"
+                           "04000000 00 02 00000000"
                            "07000000"));  // members_left_out
 }
 
@@ -338,10 +352,11 @@ TEST(RoundWire, NumbersOfMessagesStay) {
     if (payload[0] == 6) numbers += payload[kMessageNumberAt];
   });
   EXPECT_EQ(hex(kinds),
-            without_spaces("010105 06060606060606060606060606060606060606 070708"  // an agent's
-                           "02030405 06060606060606060606060606 070809"));         // the leader's
-  EXPECT_EQ(hex(numbers),
-            without_spaces("0102030405060708090a0b0c0d0e0f10111213 0102030405060708090a0b0c0d"));
+            without_spaces("010105 060606060606060606060606060606060606060606 070708"  // an agent's
+                           "02030405 06060606060606060606060606 070809"));  // the leader's
+  EXPECT_EQ(
+      hex(numbers),
+      without_spaces("0102030405060708090a0b0c0d0e0f101112131415 0102030405060708090a0b0c0d"));
 }
 
 TEST(RoundWire, AnotherVersionAndUnknownFlagsAreReadAllTheSame) {
@@ -391,7 +406,7 @@ TEST(RoundWire, UnknownKindsAndMessagesAreRefused) {
     expect_refused(decode_agent_frame(payload), "kind is unknown");
     expect_refused(decode_leader_frame(payload), "kind is unknown");
   }
-  for (const int number : {0, 20, 255}) {
+  for (const int number : {0, 22, 255}) {
     std::string payload = payload_of(ToLeader(Goodbye{}));
     payload[kMessageNumberAt] = static_cast<char>(number);
     expect_refused(decode_agent_frame(payload), "kind is unknown");
@@ -412,7 +427,7 @@ TEST(RoundWire, EachSideSaysOnlyWhatIsItsOwn) {
 
 TEST(RoundWire, ValuesThatAreNoneAreRefused) {
   std::string payload = payload_of(ToAgent(WaitAsSpare{}));
-  payload[kBodyAt] = 2;
+  payload[kBodyAt] = 3;
   expect_refused(decode_leader_frame(payload), "unknown value");
   payload = payload_of(ToLeader(NodeLeaving{15, true}));
   payload[payload.size() - sizeof(std::int32_t) - 1] = 2;
