@@ -68,7 +68,7 @@ void EventCommand::run() {
       {.command = command_,
        .environment = environment_,
        .input = lines_,
-       .wants_errors = true,
+       .reads = CommandRun::Reads::kStderr,
        .keeper_slot = keeper_slot_},
       [this](const ExitStatus& end, const std::string& output) { on_end(end, output); });
   lines_.clear();
