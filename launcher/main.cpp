@@ -16,11 +16,13 @@
 #include <vector>
 
 #include "agent/failure/failure_copies.h"
+#include "agent/health/health_facts.h"
 #include "agent/output/log.h"
 #include "agent/supervisor/agent.h"
 #include "launcher/as_torchrun/as_torchrun.h"
 #include "launcher/cli/command_line.h"
 #include "launcher/cli/help.h"
+#include "launcher/health/health_role.h"
 #include "launcher/plan/plan.h"
 #include "launcher/settings/config_file.h"
 #include "launcher/settings/settings.h"
@@ -108,6 +110,9 @@ int launch(Plan plan) {
 
 int run(int argc, char** argv, const Environment& environment) {
   const std::vector<std::string> arguments(argv + (argc > 0 ? 1 : 0), argv + argc);
+  if (arguments.size() == 1 && arguments.front() == agent::kHealthRole) {
+    return run_health_role(environment);
+  }
   auto line = parse_command_line(arguments);
   if (!line) return refuse(line.error(), environment);
   auto& exit_code = line->values[static_cast<std::size_t>(OptionId::kExitCode)];
