@@ -159,6 +159,7 @@ struct Job {
   std::vector<int> stop_signals{SIGTERM, SIGINT, SIGHUP, SIGQUIT};
   std::optional<int> preempt_signal;  // asks the workers to leave; the exit code then means requeue
   NoticeSpec preempt_notice;          // as well
+  std::string health_check;  // --health-check: "auto", or a command for the shell; empty: none
   // --virtual-local-rank: LOCAL_RANK is 0 for every worker, and CUDA_VISIBLE_DEVICES (on ROCm also
   // HIP_VISIBLE_DEVICES) is the entry of its local rank here. Empty: the option is not set.
   std::vector<std::string> visible_devices_of;

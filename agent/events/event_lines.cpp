@@ -71,7 +71,9 @@ constexpr std::array kEventNames{"job_started",
                                  "hang_report",
                                  "replicas_differ",
                                  "preempt_notice",
-                                 "slow"};
+                                 "slow",
+                                 "health",
+                                 "unfit_node"};
 static_assert(kEventNames.size() == std::variant_size_v<JobEvent>, "in the order of the variant");
 
 }  // namespace
@@ -252,6 +254,16 @@ static void fields(JsonWriter& line, const SlowSeen& event) {
   line("step_us", event.slow.step);
   line("where", event.where);
   line("sentence", sentence(event.slow, event.host, event.where));
+}
+
+static void fields(JsonWriter& line, const HealthSeen& event) {
+  line("severity", event.severity);
+  line("sentence", event.sentence);
+}
+
+static void fields(JsonWriter& line, const UnfitNode& event) {
+  line("node", event.node);
+  line("why", event.why);
 }
 
 static void fields(JsonWriter& json, const RanksAlike& group) {

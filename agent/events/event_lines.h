@@ -134,13 +134,21 @@ struct SlowSeen {  // a rank computes slowly
   std::string host;
   std::string where;  // as in SlowStatus
 };
+struct HealthSeen {  // a finding about this node, which stays in the job or has not joined it
+  std::string_view severity;  // warning, unfit
+  std::string sentence;
+};
+struct UnfitNode {  // this node should not be in the job any more
+  std::string node;
+  std::string why;
+};
 struct HangReported {  // what the ranks do, some seconds later
   HangReport report;
 };
 using JobEvent = std::variant<JobStarted, RoundStarted, WorkerExited, RoundStopping, Restarted,
                               SignalReceived, WorkerKilledAfterGrace, KeeperReplaced, JobFinished,
                               EventsLost, Requested, Recovered, WaitSeen, HangSeen, HangReported,
-                              ReplicasDiffer, PreemptNotice, SlowSeen>;
+                              ReplicasDiffer, PreemptNotice, SlowSeen, HealthSeen, UnfitNode>;
 
 struct EventHead {
   std::chrono::system_clock::time_point time;

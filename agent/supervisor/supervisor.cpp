@@ -1,6 +1,7 @@
 #include "agent/supervisor/supervisor.h"
 
 #include <boost/asio/ip/host_name.hpp>
+#include <filesystem>
 #include <utility>
 #include <variant>
 
@@ -8,8 +9,10 @@
 #include "agent/failure/failure_report.h"
 #include "agent/process/control_group.h"
 #include "agent/process/process.h"
+#include "agent/supervisor/minute.h"
 #include "rendezvous/common/exit_codes.h"
 #include "rendezvous/common/foreign_text.h"
+#include "rendezvous/common/parse_number.h"
 #include "rendezvous/common/text/durations.h"
 #include "rendezvous/common/text/ranks.h"
 #include "rendezvous/leader/leader_address.h"
@@ -20,6 +23,24 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr std::chrono::milliseconds kRecordingLimit = 500ms;  // for the recording
+
+constexpr int kMinutesBetweenHealthChecks = 5;
+constexpr std::chrono::milliseconds kHealthLimit = 30s;
+
+// Tests do not wait so long.
+std::chrono::milliseconds health_limit(const Environment& environment) {
+  const auto limit = parse_number<int>(value_or_empty(environment, "DDPRUN_TEST_HEALTH_LIMIT_MS"));
+  return limit ? std::chrono::milliseconds(*limit) : kHealthLimit;
+}
+
+HealthCheck::Spec health_spec(const Job& job) {
+  std::error_code ec;
+  std::vector<std::string> folders;
+  if (const auto here = std::filesystem::current_path(ec); !ec) folders.push_back(here.string());
+  if (!job.output.log_dir.empty()) folders.push_back(job.output.log_dir);
+  return {job.health_check, job.environment, std::move(folders),
+          minute_of(job.environment) * kMinutesBetweenHealthChecks, health_limit(job.environment)};
+}
 
 AgentParts parts_of(boost::asio::io_context& io, Console& console, Log log, Output& output,
                     const Job& job) {
@@ -57,9 +78,13 @@ Supervisor::Supervisor(const Job& job)
                {.notice = [this](const Notice& notice) { signals_.preempted_by(notice); },
                 .warn = [log = log_](std::string_view line) { log.warn(line); },
                 .debug = [log = log_](std::string_view line) { log.debug(line); }}),
+      health_(io_, health_spec(job), health_hooks()),
       end_(
           parts_, {observers_, queries_, leader_},
-          [this] { return signals_.escalation() + workers_.stacks().text() + memory_.remark(); },
+          [this] {
+            return signals_.escalation() + workers_.stacks().text() + memory_.remark() +
+                   health_remarks_;
+          },
           log_.writes(Log::Level::kInfo)),
       hangs_(parts_, {report_, workers_, store_, queries_.query(), observers_.events},
              [this](const WorkerHung& hung) { post(hung); }),
@@ -115,6 +140,7 @@ Result<void> Supervisor::prepare() {
   notices_.begin(workers_.take_in_helper([this](pid_t pid) { return notices_.owns(pid); }));
   observers_.command.begin(
       workers_.take_in_helper([this](pid_t pid) { return observers_.command.owns(pid); }));
+  health_.begin(workers_.take_in_helper([this](pid_t pid) { return health_.owns(pid); }));
   observers_.job_started(/*has_status_line=*/console_.can_have_live_line(Stream::kStderr) &&
                          output_.owns_terminals(job_.local_world_size));
   return {};
@@ -126,8 +152,10 @@ void Supervisor::find_leader() {
   output_.prepare([this](const Result<void>& made) {
     if (!made) return cannot_run(made.error());
     if (core_.is_over()) return;
-    observers_.systemd.ready();
-    leader_.find(recorder_.get());
+    health_.before_join([this] {
+      observers_.systemd.ready();
+      leader_.find(recorder_.get());
+    });
   });
 }
 
@@ -140,6 +168,7 @@ void Supervisor::cannot_run(const Error& error) {
 void Supervisor::step(const NodeEvent& event) {
   const bool was_stopping = core_.is_stopping();
   const std::optional<int> signal_ahead = core_.signal_ahead();
+  health_.look_at(event, core_.is_running());
   const auto actions = core_.step(event);
   if (recorder_) recorder_->note(NodeInput{event}, actions.size());
   if (!was_stopping && core_.is_stopping()) {
@@ -157,6 +186,16 @@ void Supervisor::step(const NodeEvent& event) {
 }
 
 // ---- the leader
+
+// A node that is suspect is ready for the next round when its health check has answered. Nothing overtakes that message.
+void Supervisor::perform(const TellLeader& action) {
+  const auto tell = [this, action] { leader_.tell(action.message); };
+  if (std::holds_alternative<rdzv::RoundStopped>(action.message)) {
+    return health_.before_restart(tell);
+  }
+  health_.let_go_on();
+  tell();
+}
 
 void Supervisor::perform(const Announce& action) {
   if (const auto* warning = std::get_if<rdzv::Warning>(&action.notice)) {
@@ -254,6 +293,46 @@ void Supervisor::perform(const ShowLate& action) {
   hangs_.show_late(action.local_ranks, kLateRegroup);
 }
 
+// ---- the health of this node
+
+HealthCheck::Hooks Supervisor::health_hooks() {
+  return {.refuse = [this](const std::string& sentence) { cannot_join(sentence); },
+          .unfit = [this](const std::string& sentence) { node_is_unfit(sentence); },
+          .warn =
+              [this](const std::string& sentence) {
+                log_.warn("the health check says: " + sentence);
+                observers_.events.write(HealthSeen{"warning", sentence});
+                remember(sentence);
+              },
+          .held =
+              [this](std::chrono::milliseconds limit) {
+                log_.write(Log::Level::kInfo,
+                           "this node is suspect, and the restart waits for its health check, at "
+                           "most " +
+                               duration_text(limit));
+              }};
+}
+
+void Supervisor::cannot_join(const std::string& sentence) {
+  observers_.events.write(HealthSeen{"unfit", sentence});
+  post(CannotRun{kExitCannotRun, "this node is not fit for the job: " + sentence +
+                                     "; repair it or take another one, or start without "
+                                     "--health-check if that is not a reason"});
+}
+
+void Supervisor::node_is_unfit(const std::string& sentence) {
+  log_.warn("this node is not fit for the job any more: " + sentence);
+  observers_.events.write(UnfitNode{parts_.host, sentence});
+  remember(sentence);
+}
+
+void Supervisor::remember(const std::string& sentence) {
+  constexpr std::size_t kRemarksBytesMax = 4096;
+  if (health_remarks_.size() > kRemarksBytesMax) return;
+  health_remarks_ +=
+      "  health      the health check of " + parts_.host + " said: " + sentence + "\n";
+}
+
 // ---- the end
 
 void Supervisor::perform(const Finish& action) {
@@ -262,6 +341,7 @@ void Supervisor::perform(const Finish& action) {
     outcome_->sentence = outcome_->stop_signal == 0 ? signals_.notice() : requests_.stop_asked_by();
   }
   notices_.end();
+  health_.end();
   observers_.command.job_ends(outcome_->kind);
   observers_.events.finished(*outcome_, job_.exit_code(outcome_->exit_code));
   workers_.job_is_over();

@@ -19,6 +19,7 @@
 
 #include "agent/core/node_core.h"
 #include "agent/events/core_recorder.h"
+#include "agent/health/health_check.h"
 #include "agent/notice/notice_watch.h"
 #include "agent/supervisor/agent_signals.h"
 #include "agent/supervisor/hangs.h"
@@ -85,8 +86,10 @@ class Supervisor {
     workers_.close(action.spares_orphans);
   }
   void perform(const CloseStore&) { store_.close(); }
-  void perform(const TellLeader& action) { leader_.tell(action.message); }
-  void perform(const Join& action) { leader_.join(action.last_round); }
+  void perform(const TellLeader& action);
+  void perform(const Join& action) {
+    health_.before_restart([this, action] { leader_.join(action.last_round); });
+  }
   void perform(const Announce& action);
   void perform(const Finish& action);
   void perform(const TakeStep& action);
@@ -102,6 +105,13 @@ class Supervisor {
   void await_late_start(std::chrono::seconds after);
   void perform(const Exit&) {}  // core_.has_ended(): run() returns
   void announce_wait(const rdzv::WaitForNodes& wait);
+
+  // ---- the health of this node
+  HealthCheck::Hooks health_hooks();
+  void cannot_join(const std::string& sentence);
+  // The job should go on without this node.
+  void node_is_unfit(const std::string& sentence);
+  void remember(const std::string& sentence);
 
   // ---- what the parts ask for
   QueryPort::Access query_access();
@@ -127,6 +137,8 @@ class Supervisor {
   LeaderPort leader_;
   UserRequests requests_;
   NoticeWatch notices_;
+  HealthCheck health_;
+  std::string health_remarks_;  // for the report of a failure
   JobEnd end_;
   Hangs hangs_;
   SlowRanks slow_ranks_;

@@ -60,7 +60,7 @@ class Workers {
   }
   // After prepare(): a child of the agent that is no worker is not reaped as an orphan, and the keeper ends its group, whose
   // slot this is. For each use of children one call; a use has one child at a time.
-  static constexpr std::size_t kHelpersMax = 2;
+  static constexpr std::size_t kHelpersMax = 3;
   std::atomic<pid_t>* take_in_helper(std::function<bool(pid_t)> owns) {
     must_hold(own_helper_.size() < kHelpersMax, "the keeper has a slot for each helper");
     own_helper_.push_back(std::move(owns));

@@ -159,6 +159,11 @@ constexpr std::array<OptionSpec, kOptionCount> kTable{{
      "taken back, or run a command, for which exit code 0 and a line on stdout mean yes; then as "
      "after --preempt-signal",
      kValue, kOwn},
+    {kHealthCheck, "health-check", "auto|CMD", "",
+     "check that this node is fit before it joins, every 5 minutes, and after a failure of its "
+     "workers before they restart: auto looks at GPUs, InfiniBand, /dev/shm and the job's folders; "
+     "a command says by its exit code whether the node is fit (0), and by its last line why not",
+     kValue, kOwn},
     {kShutdownTimeout, "shutdown-timeout", "SECONDS", "30",
      "time from the stop signal until workers are killed", kValue, kPetAndOwn, '\0', "",
      "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"},

@@ -53,6 +53,7 @@ enum class OptionId {
   kSignalsToHandle,
   kPreemptSignal,
   kPreemptNotice,
+  kHealthCheck,
   kShutdownTimeout,
   kFailureShutdownTimeout,
   kKillOrphans,

@@ -58,11 +58,11 @@ class Planner {
 
   Result<Plan> make() {
     using Step = void (Planner::*)();
-    constexpr Step kSteps[] = {&Planner::read_line_ends, &Planner::read_site,
-                               &Planner::read_nodes,     &Planner::read_group,
-                               &Planner::read_output,    &Planner::read_events,
-                               &Planner::read_listeners, &Planner::read_end,
-                               &Planner::read_notice,    &Planner::read_placement};
+    constexpr Step kSteps[] = {
+        &Planner::read_line_ends,    &Planner::read_site,     &Planner::read_nodes,
+        &Planner::read_group,        &Planner::read_output,   &Planner::read_events,
+        &Planner::read_listeners,    &Planner::read_end,      &Planner::read_notice,
+        &Planner::read_health_check, &Planner::read_placement};
     for (const Step step : kSteps) {
       (this->*step)();
       if (take_.error) return fail(*std::move(take_.error));
@@ -453,12 +453,26 @@ class Planner {
       if (text == plan_.job.preempt_notice.name()) return;
     }
     plan_.job.preempt_notice = {From::kCommand, text};
-    if (is_plain_word(text) &&
-        !find_executable(text, surroundings_.places.directory, environment_)) {
-      refuse(notice, "give aws, gcp, azure, or a command; " + text +
-                         (text.find('/') == std::string::npos ? " is no program on PATH"
-                                                              : " is no program"));
+    check_command(notice, text, "give aws, gcp, azure, or a command; ");
+  }
+
+  void read_health_check() {
+    const ResolvedOption check = option(OptionId::kHealthCheck);
+    const std::string text(trimmed(check.text()));
+    if (text.empty() && !check.is_default()) return refuse(check, "give auto, or a command");
+    plan_.job.health_check = text;
+    if (!text.empty() && text != "auto") check_command(check, text, "give auto, or a command; ");
+  }
+
+  void check_command(const ResolvedOption& option, const std::string& text,
+                     const std::string& what_to_give) {
+    if (!is_plain_word(text) ||
+        find_executable(text, surroundings_.places.directory, environment_)) {
+      return;
     }
+    refuse(option,
+           what_to_give + text +
+               (text.find('/') == std::string::npos ? " is no program on PATH" : " is no program"));
   }
 
   // The site's preempt signal is only a default: it gives way if --signals-to-handle has it.

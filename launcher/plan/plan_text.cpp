@@ -265,6 +265,7 @@ boost::json::object job_object(const agent::Job& job) {
           {"stop_signals", signal_names(job.stop_signals)},
           {"preempt_signal", preempt_signal},
           {"preempt_notice", preempt_notice_of(job.preempt_notice)},
+          {"health_check", job.health_check},
           {"shutdown_timeout_ms", job.shutdown_timeout.count()},
           {"failure_shutdown_timeout_ms",
            job.failure_shutdown_timeout ? boost::json::value(job.failure_shutdown_timeout->count())

@@ -168,6 +168,10 @@ TEST(EventLines, TellOfTheRest) {
   EXPECT_EQ(event_line(kHead, PreemptNotice{"command", "", {}, "node 7 is wanted"}),
             expected("preempt_notice", R"("from":"command","instance":null,"at":null,)"
                                        R"("sentence":"node 7 is wanted")"));
+  EXPECT_EQ(event_line(kHead, HealthSeen{"warning", "/dev/shm is nearly full"}),
+            expected("health", R"("severity":"warning","sentence":"/dev/shm is nearly full")"));
+  EXPECT_EQ(event_line(kHead, UnfitNode{"b1", "GPU 3 is lost"}),
+            expected("unfit_node", R"("node":"b1","why":"GPU 3 is lost")"));
   EXPECT_EQ(event_line(kHead, SignalReceived{SIGTERM}),
             expected("signal", R"("signal":15,"signal_name":"SIGTERM")"));
   EXPECT_EQ(event_line(kHead, WorkerKilledAfterGrace{Round{0}, {2, 0, 3}, 30s}),

@@ -372,6 +372,19 @@ TEST_F(Planning, PreemptNoticeIsOfAProviderOrACommand) {
   }
 }
 
+TEST_F(Planning, HealthCheckIsAutoOrACommand) {
+  EXPECT_EQ(job({}).health_check, "");
+  for (const std::string check : {"auto", "/bin/sh", "dcgmi diag -r 1", "[ -e /ok ]"}) {
+    EXPECT_EQ(job({"--health-check=" + check}).health_check, check);
+  }
+  EXPECT_EQ(job({}, {{"DDPRUN_HEALTH_CHECK", " auto "}}).health_check, "auto");
+  EXPECT_THAT(refusal({"--health-check="}), HasSubstr("--health-check=: give auto, or a command"));
+  EXPECT_THAT(refusal({"--health-check= "}), HasSubstr("give auto, or a command"));
+  EXPECT_THAT(refusal({"--health-check=Auto"}),
+              HasSubstr("give auto, or a command; Auto is no program on PATH"));
+  EXPECT_THAT(refusal({"--health-check=/etc/passwd"}), HasSubstr("/etc/passwd is no program"));
+}
+
 TEST_F(Planning, PreemptSignalMeansOneThingOnly) {
   EXPECT_EQ(job({"--preempt-signal=SIGUSR1"}).preempt_signal, SIGUSR1);
   const agent::Job on_term = job({"--preempt-signal=TERM"});
@@ -691,6 +704,7 @@ TEST_F(Planning, JsonHasThePlanAndEveryOriginInOneLine) {
   EXPECT_EQ(json.at("job").at("local_world_size"), 2);
   EXPECT_EQ(json.at("job").at("preempt_signal"), "SIGUSR1");
   EXPECT_TRUE(json.at("job").at("preempt_notice").is_null());
+  EXPECT_EQ(json.at("job").at("health_check"), "");
   EXPECT_EQ(json.at("rendezvous").at("backend"), "static");
   const boost::json::object& settings = json.at("settings").as_object();
   EXPECT_EQ(settings.size(), kOptionCount);
