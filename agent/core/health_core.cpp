@@ -91,7 +91,7 @@ bool Suspicion::arises(const NodeEvent& event, bool is_running) {
   if (std::holds_alternative<WorkerHung>(event)) return true;
   const auto* ended = std::get_if<WorkerEnded>(&event);
   return ended != nullptr && ended->failure && !ended->has_left &&
-         !ended->failure->was_told_to_stop;
+         !ended->failure->was_told_to_stop && ended->failure->asked_by.empty();
 }
 
 }  // namespace ddprun::agent::health

@@ -119,7 +119,7 @@ class Core {
 };
 
 // Whether what happens to this node makes it suspect: a worker of it fails before it is known that another node has lost
-// one, or hangs. The end of a worker that was told to stop, or whose peer is gone, says nothing about its node.
+// one, or hangs. The end of a worker that was told to stop, that a user asked for, or whose peer is gone, says nothing about its node.
 class Suspicion {
  public:
   // Each event of the NodeCore, before it takes it; `is_running`: as NodeCore::is_running().

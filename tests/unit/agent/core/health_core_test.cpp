@@ -198,6 +198,9 @@ TEST(HealthSuspicion, DoesNotArise) {
   WorkerEnded told = failed();
   told.failure->was_told_to_stop = true;
   EXPECT_FALSE(Suspicion().arises(told, /*is_running=*/true));
+  WorkerEnded asked_for = failed();
+  asked_for.failure->asked_by = "ddpctl replace";
+  EXPECT_FALSE(Suspicion().arises(asked_for, /*is_running=*/true));
   WorkerEnded left = failed();
   left.has_left = true;
   EXPECT_FALSE(Suspicion().arises(left, /*is_running=*/true));
