@@ -47,7 +47,7 @@ void HealthCheck::look_at(const NodeEvent& event, bool is_running) {
   const bool is_stop = std::holds_alternative<StopSignal>(event) ||
                        std::holds_alternative<PreemptSignal>(event) ||
                        std::holds_alternative<rdzv::JobEnd>(event);
-  if (is_stop) events_.post(health::HoldOver{});
+  if (is_stop) end_hold();
   if (suspicion_.arises(event, is_running)) events_.post(health::NodeSuspected{});
 }
 

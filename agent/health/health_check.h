@@ -31,9 +31,9 @@ class HealthCheck {
   struct Spec {
     const std::string& check;  // "auto", or a command for the shell; empty: no checks
     const Environment& environment;
-    std::vector<std::string> folders;    // of the job, for "auto"
+    std::vector<std::string> folders;    // the job uses them, for "auto"
     std::chrono::milliseconds interval;  // from an answer to the next run
-    std::chrono::milliseconds limit;     // of one run
+    std::chrono::milliseconds limit;     // one run may take so long
   };
   struct Hooks {
     std::function<void(const std::string& sentence)> refuse;  // this node cannot join
@@ -55,8 +55,10 @@ class HealthCheck {
   void before_restart(std::function<void()> go_on);
   // What waits for a check is called now.
   void let_go_on() {
-    if (go_on_) events_.post(health::HoldOver{});
+    if (go_on_) end_hold();
   }
+  // The same, and nothing waits for the check that runs.
+  void end_hold() { events_.post(health::HoldOver{}); }
   // Kills the process. Nothing follows.
   void end();
 

@@ -24,7 +24,7 @@ struct FolderHealth {
 
 struct HealthQuestion {
   int agent = 0;                      // processes below this one are of the job
-  std::vector<FolderHealth> folders;  // of the job
+  std::vector<FolderHealth> folders;  // the job uses them
   // Of /dev/kmsg: only what came after this record counts; none: nothing does.
   std::optional<std::int64_t> after_record;
 };
@@ -55,12 +55,12 @@ struct RoomLeft {  // in bytes
 };
 
 struct HealthFacts {
-  std::vector<GpuHealth> gpus;              // those that the workers see
+  std::vector<GpuHealth> gpus;              // the workers see them
   std::optional<int> nvml_error;            // it is there, and cannot be used for this reason
   std::vector<Xid> xids;                    // since the question's record
-  std::optional<std::int64_t> last_record;  // of /dev/kmsg; none: it cannot be read
+  std::optional<std::int64_t> last_record;  // in /dev/kmsg; none: it cannot be read
   std::vector<FolderHealth> folders;
-  std::vector<HealthCounter> ports;         // of InfiniBand
+  std::vector<HealthCounter> ports;         // InfiniBand's
   std::vector<HealthCounter> ecc_of_cards;  // uncorrected errors of AMD GPUs: "card0"
   std::optional<RoomLeft> shared_memory;
 };

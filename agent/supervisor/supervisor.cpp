@@ -377,7 +377,11 @@ QueryPort::Access Supervisor::query_access() {
                   [this](const StackQuery& question, StackRequest::Done done) {
                     workers_.stacks().show(question, std::move(done));
                   },
-              .stop = [this](const std::string& by) { return requests_.stop(by); },
+              .stop =
+                  [this](const std::string& by) {
+                    health_.end_hold();
+                    return requests_.stop(by);
+                  },
               .restart = [this](const std::string& by) { return requests_.restart(by); },
               .replace = [this](int rank,
                                 const std::string& by) { return requests_.replace(rank, by); },

@@ -9,7 +9,7 @@
 namespace ddprun::cli {
 namespace {
 
-// Of nvmlReturn_t.
+// Values of nvmlReturn_t.
 constexpr int kSuccess = 0;
 constexpr int kGpuIsLost = 15;
 constexpr int kUnknown = 999;

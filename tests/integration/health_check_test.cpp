@@ -285,6 +285,16 @@ TEST_F(HealthCheck, AStopDoesNotWaitWhileARestartDoes) {
   EXPECT_THAT(job.left_over(), IsEmpty());
 }
 
+TEST_F(HealthCheck, AUsersStopDoesNotWaitWhileARestartDoes) {
+  Job job(ddprun(options(hangs_later(), {"--max-restarts=1"}), worker({"exit", "7"})), setup());
+  ASSERT_TRUE(job.reaches([&] { return is_there("hangs"); })) << job.err();
+  const Told told = run_to_its_end(ddpctl({"stop"}), setup());
+  EXPECT_EQ(told.code, 0) << told.err;
+  EXPECT_NE(job.wait(kAtOnce), (Ended{})) << job.err();
+  EXPECT_THAT(events("round_started"), SizeIs(1));
+  EXPECT_THAT(job.left_over(), IsEmpty());
+}
+
 TEST_F(HealthCheck, AJobThatFailsNamesWhatWasFound) {
   Job job(ddprun(options(command()),
                  worker({"touch", folder_ / "began", "until", folder_ / "finish", "exit", "7"})),
@@ -385,6 +395,28 @@ TEST_F(HealthCheckAuto, OneThatHangsNamesWhatItLookedAt) {
                  "the health check 'auto' did not end within 1.5 s: the last that it looked "
                  "at is InfiniBand");
 }
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // they have to come first
+TEST_F(HealthCheckAuto, AMountThatHangsIsNamedAndHoldsNothingUp) {
+  const std::string work = folder_ / "the_work";
+  std::filesystem::create_directory(work);
+  JobSetup hanging = on_tree({{"DDPRUN_TEST_HEALTH_LIMIT_MS", "1500"},
+                              {"LD_PRELOAD", DDPRUN_HANGING_FILES},
+                              {"DDPRUN_TEST_HANGS", work},
+                              {"DDPRUN_TEST_HANGS_WHILE", folder_ / "hangs"}});
+  hanging.directory = work;
+  Job job(ddprun(options("auto"), worker({"until", folder_ / "finish"})), hanging);
+  ASSERT_TRUE(job.reaches([&] { return events("round_started").size() == 1; })) << job.err();
+  write_file(folder_ / "hangs", "");
+  ASSERT_TRUE(job.reaches([&] { return events("unfit_node").size() == 1; })) << job.err();
+  job.signal(SIGINT);
+  EXPECT_EQ(job.wait(kAtOnce), exited(130)) << job.err();
+  EXPECT_THAT(job.err(), HasSubstr("the health check 'auto' did not end within 1.5 s: the last "
+                                   "that it looked at is the file system of " +
+                                   work));
+  EXPECT_THAT(job.left_over(), IsEmpty());
+}
+#endif
 
 TEST_F(HealthCheckAuto, TheRoleIsForDdprunItself) {
   const Told told = run_to_its_end({ddprun({})[0], "--health-check-run"}, {.stdin_text = "x"});

@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <array>
@@ -47,6 +48,12 @@ int open(const char* path, int flags, ...) {
   va_end(arguments);
   hang_at(path);
   return function(path, flags, mode);
+}
+
+int statvfs(const char* path, struct statvfs* found) noexcept {
+  static const auto function = next<int(const char*, struct statvfs*)>("statvfs");
+  hang_at(path);
+  return function(path, found);
 }
 
 int mkdir(const char* path, mode_t mode) noexcept {
