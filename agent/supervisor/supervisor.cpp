@@ -323,6 +323,7 @@ void Supervisor::cannot_join(const std::string& sentence) {
 void Supervisor::node_is_unfit(const std::string& sentence) {
   log_.warn("this node is not fit for the job any more: " + sentence);
   observers_.events.write(UnfitNode{parts_.host, sentence});
+  leader_.tell(rdzv::NodeUnfit{{sentence}});
   remember(sentence);
 }
 

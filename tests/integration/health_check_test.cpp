@@ -332,6 +332,25 @@ TEST_F(HealthCheck, OnlyTheNodeWhoseWorkerFailedFirstIsChecked) {
   }
 }
 
+TEST_F(HealthCheck, AnUnfitNodeIsLeftOutOfTheJob) {
+  Cluster cluster({.nnodes = "1:2", .environment = {{"DDPRUN_TEST_MINUTE_MS", "20"}}});
+  cluster.start(0, {"--local-addr=127.0.0.1"});
+  cluster.start(1, {"--local-addr=127.0.0.2", "--health-check=test ! -e " + (folder_ / "bad") +
+                                                  " || { echo broken; false; }"});
+  int round = cluster.next_round(2);
+  ASSERT_GE(round, 0) << cluster.told();
+  write_file(folder_ / "bad", "");
+  round = cluster.next_round(1);
+  ASSERT_GT(round, 0) << cluster.told();
+  EXPECT_THAT(cluster.first_ranks(round), ElementsAre(std::pair(0, 0)));
+  ASSERT_TRUE(cluster[0].reaches([&] {
+    return cluster[0].err().find("is left out: the health check '") != std::string::npos;
+  })) << cluster.told();
+  cluster.let_finish();
+  EXPECT_THAT(cluster.wait(), ElementsAre(std::pair(0, exited(0)), std::pair(1, exited(0))))
+      << cluster.told();
+}
+
 // ---- ddprun's own checks
 
 class HealthCheckAuto : public HealthCheck {

@@ -60,7 +60,8 @@ std::string names_of(const std::vector<NodeAction>& actions) {
       "NodeHello",     "StoreOpened",  "StoreNotOpened", "WorkerFailed",      "SomeWorkersDone",
       "WorkersDone",   "RoundStopped", "NodeLeaving",    "NodeStuck",         "Goodbye",
       "RestartAsked",  "StopAsked",    "WorkersRecover", "WorkerReplaceable", "Regrouped",
-      "CannotRegroup", "LeaveWanted",  "StepsHeld",      "StopWanted"};
+      "CannotRegroup", "LeaveWanted",  "StepsHeld",      "StopWanted",        "DrainAsked",
+      "NodeUnfit"};
   static_assert(std::size(kTold) == std::variant_size_v<rdzv::ToLeader>);
   std::string text;
   for (const NodeAction& action : actions) {
