@@ -170,6 +170,7 @@ struct Job {
   std::string version;                    // of this ddprun, for messages
   StandbySpec standbys;
   HangSpec hangs;
+  bool stops_for_nan = false;    // --on-nan=stop
   bool finds_slow_ranks = true;  // --slow-ranks=report
   KeepMemorySpec keep_memory;
   std::vector<int> debugged_ranks;  // global ranks that wait for a debugger, in every round

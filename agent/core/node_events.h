@@ -44,7 +44,8 @@ struct WorkerStarted {
 struct StartIsLate {
   Round round{};
 };
-struct WorkerHung {  // the verdict is that this worker hangs, and it is to be killed (--on-hang)
+// This worker is to be killed: the verdict is that it hangs (--on-hang), or it has reported a NaN (--on-nan).
+struct WorkerHung {
   Round round{};
   int local_rank = 0;
 };

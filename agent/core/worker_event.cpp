@@ -29,6 +29,7 @@ Decided of(Round, const Killed&) { return {}; }
 Decided of(Round round, const StacksTaken&) { return agent::StacksTaken{round}; }
 Decided of(Round, const Stepped&) { return {}; }
 Decided of(Round, const ReplicasDiffer&) { return {}; }
+Decided of(Round, const NotFinite&) { return {}; }  // Nans sends the event
 Decided of(Round round, const CanRecover&) { return WorkersCanRecover{round}; }
 Decided of(Round round, const CannotRegroup& its) {
   return WorkerCannotRegroup{round, its.local_rank};

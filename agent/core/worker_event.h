@@ -79,6 +79,11 @@ struct ReplicasDiffer {  // two ranks differ in what is equal on all ranks
   int other = 0;
   std::string what;
 };
+struct NotFinite {  // a value that a worker has reported
+  int local_rank = 0;
+  std::int64_t step = 0;
+  NamedValue value;
+};
 
 // ---- replacement in place
 
@@ -109,7 +114,7 @@ struct KeeperReplaced {
 
 using What =
     std::variant<Started, Executed, NotStarted, Closed, Ending, Preempted, ToldToLeave, Held,
-                 Parked, Ended, Killed, StacksTaken, Stepped, ReplicasDiffer, CanRecover,
+                 Parked, Ended, Killed, StacksTaken, Stepped, ReplicasDiffer, NotFinite, CanRecover,
                  CannotRegroup, Replaced, NotReplaced, Regrouped, Committed, KeeperReplaced>;
 
 }  // namespace worker_event

@@ -1,5 +1,6 @@
 #include "agent/events/event_lines.h"
 
+#include "agent/failure/failure_report.h"
 #include "agent/status/downtime_json.h"
 #include "agent/text/json_fields.h"
 #include "rendezvous/common/exit_codes.h"
@@ -31,6 +32,7 @@ std::string_view name_of(const rdzv::JobOutcome& outcome) {
 std::string_view reason_of(const rdzv::JobOutcome& outcome) {
   using Kind = rdzv::JobOutcome::Kind;
   if (outcome.kind == Kind::kFailed) {
+    if (outcome.cause && was_stopped_for_nan(*outcome.cause)) return "nan";
     // A worker may end with any code.
     const bool is_workers =
         !outcome.cause || outcome.cause->status.as_shell_code() == outcome.exit_code;
@@ -73,7 +75,8 @@ constexpr std::array kEventNames{"job_started",
                                  "preempt_notice",
                                  "slow",
                                  "health",
-                                 "unfit_node"};
+                                 "unfit_node",
+                                 "nan"};
 static_assert(kEventNames.size() == std::variant_size_v<JobEvent>, "in the order of the variant");
 
 }  // namespace
@@ -188,6 +191,16 @@ static void fields(JsonWriter& line, const ReplicasDiffer& event) {
   line("round", event.round);
   line("step", event.step);
   line("ranks", std::vector{event.rank, event.other});
+  line("sentence", event.sentence);
+}
+
+// JSON has no NaN.
+static void fields(JsonWriter& line, const NanReported& event) {
+  line("round", event.round);
+  line("rank", event.rank);
+  line("step", event.step);
+  line("name", event.value.name);
+  line("value", number_text(event.value.value));
   line("sentence", event.sentence);
 }
 

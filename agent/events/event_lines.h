@@ -106,6 +106,13 @@ struct ReplicasDiffer {  // two ranks differ in what is equal on all ranks
   int other = 0;
   std::string sentence;
 };
+struct NanReported {  // a reported value is NaN or infinite
+  Round round{};
+  int rank = 0;
+  std::int64_t step = 0;
+  NamedValue value;
+  std::string sentence;
+};
 struct JobFinished {
   rdzv::JobOutcome outcome;
   int exit_code = 0;  // of the agent
@@ -148,7 +155,8 @@ struct HangReported {  // what the ranks do, some seconds later
 using JobEvent = std::variant<JobStarted, RoundStarted, WorkerExited, RoundStopping, Restarted,
                               SignalReceived, WorkerKilledAfterGrace, KeeperReplaced, JobFinished,
                               EventsLost, Requested, Recovered, WaitSeen, HangSeen, HangReported,
-                              ReplicasDiffer, PreemptNotice, SlowSeen, HealthSeen, UnfitNode>;
+                              ReplicasDiffer, PreemptNotice, SlowSeen, HealthSeen, UnfitNode,
+                              NanReported>;
 
 struct EventHead {
   std::chrono::system_clock::time_point time;

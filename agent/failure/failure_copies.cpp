@@ -34,7 +34,8 @@ std::string own_account(const rdzv::JobOutcome& outcome) {
   if (outcome.kind == Kind::kStopped) return "stopped by " + rdzv::what_stopped(outcome);
   if (outcome.kind == Kind::kCannotRun || !outcome.cause) return outcome.sentence;
   const std::string& message = outcome.cause->message;
-  const bool is_said = outcome.cause->pid == 0 || message.empty();
+  const bool is_said =
+      outcome.cause->pid == 0 || message.empty() || was_stopped_for_nan(*outcome.cause);
   return describe(*outcome.cause) + (is_said ? "" : ": " + message);
 }
 

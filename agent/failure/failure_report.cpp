@@ -107,7 +107,7 @@ std::string cause_in_full(const rdzv::WorkerFailure& cause, const std::string& p
   if (cause.progress) out += field("progress", in_words(*cause.progress));
   out += hint(cause);
   out += which_python(cause, python);
-  if (!cause.message.empty()) {
+  if (!cause.message.empty() && !was_stopped_for_nan(cause)) {
     out += cause.hang.empty() ? "  its error\n" : "  its stack when it hung\n";
     out += indented(printable_lines(cause.message), "    ");
   }
@@ -264,6 +264,10 @@ std::string headline(const rdzv::JobOutcome& outcome, const std::string& program
 
 }  // namespace
 
+bool was_stopped_for_nan(const rdzv::WorkerFailure& failure) {
+  return !failure.is_worth_a_retry && failure.status == ExitStatus::exited(kExitNoProgress);
+}
+
 std::string describe(const rdzv::WorkerFailure& failure, std::string_view here) {
   const bool is_elsewhere = !here.empty() && !failure.host.empty() && failure.host != here;
   const std::string host = is_elsewhere ? " on " + printable(failure.host) : "";
@@ -273,6 +277,7 @@ std::string describe(const rdzv::WorkerFailure& failure, std::string_view here) 
   if (failure.killed_for_memory && failure.status.signal == SIGKILL) {
     return text + "was killed by the kernel: out of memory (SIGKILL)";
   }
+  if (was_stopped_for_nan(failure)) return printable(failure.message);
   if (!failure.hang.empty()) return text + "hung: " + printable(failure.hang);
   if (!failure.asked_by.empty()) return text + "was ended by " + printable(failure.asked_by);
   if (failure.status.signal != 0) return text + "was killed by " + failure.status.to_string();

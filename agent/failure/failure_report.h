@@ -16,6 +16,9 @@ namespace ddprun::agent {
 // `here`: "rank 1 (pid 4711 on b12) was …"; an empty `here` never adds the host.
 std::string describe(const rdzv::WorkerFailure& failure, std::string_view here = {});
 
+// It was killed because of what it had reported: --on-nan=stop. `message` says it.
+bool was_stopped_for_nan(const rdzv::WorkerFailure& failure);
+
 // Why a new round starts, in one line: "rank 1 (pid 4711) …; restart 1 of 3", "node 3 (b12) was
 // lost: …; going on with 3 nodes, 6 workers". Empty for the first round.
 std::string describe_change(const rdzv::RoundStart& start, std::string_view here);

@@ -358,7 +358,9 @@ bool WorkerLink::on_message(Packet& packet) {
   const auto kind = static_cast<link::Kind>(head.kind);
   const bool is_sentence =
       kind == link::Kind::kCannotRecover || kind == link::Kind::kReplicasDiffer;
-  const std::size_t size = is_sentence ? sizeof packet.message : sizeof head;
+  const std::size_t size = is_sentence                      ? sizeof packet.message
+                           : kind == link::Kind::kNotFinite ? sizeof(link::NotFinite)
+                                                            : sizeof head;
   // Messages of a newer version have these fields too.
   if (!std::cmp_equal(packet.length, size) || head.version < 1 || head.pid != pid_) return false;
   switch (kind) {
@@ -398,6 +400,13 @@ bool WorkerLink::on_message(Packet& packet) {
       const auto its = std::bit_cast<link::ReplicasDiffer>(packet.message);
       hooks_.replicas_differ(its.step, its.rank, its.other,
                              printable({its.what, ::strnlen(its.what, sizeof its.what)}));
+      return true;
+    }
+    case link::Kind::kNotFinite: {
+      link::NotFinite its;
+      std::memcpy(static_cast<void*>(&its), &packet.message, sizeof its);
+      if (!is_printable(its.value.text()) || std::isfinite(its.value.number)) return false;
+      hooks_.not_finite(its.step, {std::string(its.value.text()), its.value.number});
       return true;
     }
     default:

@@ -38,6 +38,9 @@ class WorkerLink : public std::enable_shared_from_this<WorkerLink> {
     // Two ranks differ in what is equal on all ranks; with a sentence.
     std::function<void(std::int64_t step, int rank, int other, std::string what)> replicas_differ =
         [](std::int64_t, int, int, std::string) {};
+    // A reported value has become NaN or infinite.
+    std::function<void(std::int64_t step, NamedValue value)> not_finite = [](std::int64_t,
+                                                                             NamedValue) {};
     // What follows is of replacement in place. A hello has come: can_recover(), is_prepared().
     std::function<void()> hello = [] {};
     std::function<void(std::string why, bool nor_later)> cannot_recover = [](std::string, bool) {};

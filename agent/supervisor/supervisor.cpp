@@ -82,8 +82,8 @@ Supervisor::Supervisor(const Job& job)
       end_(
           parts_, {observers_, queries_, leader_},
           [this] {
-            return signals_.escalation() + workers_.stacks().text() + memory_.remark() +
-                   health_remarks_;
+            return nans_.remark() + signals_.escalation() + workers_.stacks().text() +
+                   memory_.remark() + health_remarks_;
           },
           log_.writes(Log::Level::kInfo)),
       hangs_(parts_, {report_, workers_, store_, queries_.query(), observers_.events},
@@ -95,6 +95,7 @@ Supervisor::Supervisor(const Job& job)
                             }},
                            queries_.query(),
                            observers_.events}),
+      nans_(parts_, workers_, observers_.events, [this](const WorkerHung& ends) { post(ends); }),
       timer_(io_),
       late_regroup_(io_),
       late_start_(io_) {}
@@ -281,6 +282,7 @@ void Supervisor::perform(const WaitForSaving& action) {
 void Supervisor::on_worker_event(const WorkerEvent& event) {
   hangs_.on(event);
   slow_ranks_.on(event);
+  nans_.on(event);
   observers_.on(event, workers_.view());
   if (std::holds_alternative<worker_event::Closed>(event.what)) store_.close();
   if (const auto* preempted = std::get_if<worker_event::Preempted>(&event.what)) {

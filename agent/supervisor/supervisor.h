@@ -1,7 +1,7 @@
 // The agent's shell: waits for an event, passes it to the core, performs the actions that the core
 // returns. It owns the agent's io_context; everything here runs on the thread that calls run().
 //
-//   Workers ─▶ WorkerEvent ─┬─▶ Hangs, SlowRanks, Observers
+//   Workers ─▶ WorkerEvent ─┬─▶ Hangs, SlowRanks, Nans, Observers
 //                               ▼
 //   LeaderPort, RoundStore, ─▶ post(): one queue ─▶ NodeCore ─▶ perform(action)
 //   AgentSignals, UserRequests, timers, JobEnd
@@ -25,6 +25,7 @@
 #include "agent/supervisor/hangs.h"
 #include "agent/supervisor/job_end.h"
 #include "agent/supervisor/leader_port.h"
+#include "agent/supervisor/nans.h"
 #include "agent/supervisor/node_memory.h"
 #include "agent/supervisor/node_report.h"
 #include "agent/supervisor/observers.h"
@@ -142,6 +143,7 @@ class Supervisor {
   JobEnd end_;
   Hangs hangs_;
   SlowRanks slow_ranks_;
+  Nans nans_;
 
   Timer timer_;  // the core's
   static constexpr std::chrono::seconds kLateRegroup{10};

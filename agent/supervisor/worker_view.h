@@ -37,6 +37,8 @@ struct Worker {
   std::optional<Error> not_started = {};  // why it never will be; its end follows
   std::string hang = {};  // the verdict upon which it is killed; empty: there is none
   std::string hang_stack = {};
+  std::string nan =
+      {};  // the value upon which it is killed (--on-nan): a sentence; empty: there is none
   std::string asked_by = {};  // the request upon which it is killed; empty: there is none
   // It is to be told of a preemption, by this signal or by its link; 0: by its link alone. None: it is not to be told.
   std::optional<int> leave_signal = {};

@@ -45,6 +45,13 @@ void note_refusal(rdzv::WorkerFailure& failure, const Error& refusal) {
                                                                            : kExitNotExecutable);
 }
 
+// No start follows (--on-nan=stop). What it says of its end itself does not count.
+void note_nan(rdzv::WorkerFailure& failure, const std::string& why) {
+  failure.message = why;
+  failure.is_worth_a_retry = false;
+  failure.status = ExitStatus::exited(kExitNoProgress);
+}
+
 constexpr std::chrono::milliseconds kDyingLimit = 2s;  // as that of orphans
 // For the last thread of a worker that is dead, which has no process any more and gets what the others leave over.
 constexpr std::chrono::milliseconds kLastThreadLimit = 500ms;
@@ -298,6 +305,10 @@ WorkerLink::Hooks Workers::link_hooks(int local_rank) {
               [this](std::int64_t step, int rank, int other, const std::string& what) {
                 emit(worker_event::ReplicasDiffer{step, rank, other, what});
               },
+          .not_finite =
+              [this, local_rank](std::int64_t step, const NamedValue& value) {
+                emit(worker_event::NotFinite{local_rank, step, value});
+              },
           .hello = [this, local_rank] { on_hello(local_rank); },
           .cannot_recover =
               [this, local_rank](const std::string& why, bool nor_later) {
@@ -507,7 +518,7 @@ void Workers::worker_ended(int local_rank, ExitStatus status, pid_t pid) {
   if (!status.is_success() && may_be_out_of_memory) {
     end.killed_for_memory = oom_watch_.take_kill();
   }
-  if (status.is_success() || ended.error_file.empty() || ended.not_started) {
+  if (status.is_success() || ended.error_file.empty() || ended.not_started || !ended.nan.empty()) {
     return report_end(std::move(end), has_left);
   }
   files_.run<std::optional<WorkerError>>(
@@ -542,7 +553,8 @@ rdzv::WorkerFailure Workers::failure_of(int local_rank, ExitStatus status, pid_t
   failure.pid = pid;
   failure.status = status;
   failure.when = std::chrono::system_clock::now();
-  if (pid == 0 || status.is_success()) return failure;
+  if (!its.nan.empty()) note_nan(failure, its.nan);  // it may have ended before it was killed
+  if (pid == 0 || failure.status.is_success()) return failure;
   failure.stderr_tail = output_.stderr_tail(local_rank);
   failure.log_dir = output_.log_directory_of(local_rank);
   if (its.link) failure.progress = with_calls(its.link->progress(), view_.calls(local_rank));
@@ -769,6 +781,13 @@ bool Workers::is_to_end(int local_rank, const std::string& hang, const std::stri
   if (!each.process) return false;
   each.hang = hang;
   each.hang_stack = stack;
+  return true;
+}
+
+bool Workers::is_to_end_for_nan(int local_rank, const std::string& why) {
+  Worker& each = worker(local_rank);
+  if (!each.process) return false;
+  each.nan = why;
   return true;
 }
 

@@ -96,6 +96,8 @@ class Workers {
   Result<void> kill_to_replace(int rank, const std::string& by);
   // It will be killed because it hangs: this verdict, and its stack. False: it has ended.
   bool is_to_end(int local_rank, const std::string& hang, const std::string& stack);
+  // It will be killed because of what it has reported (--on-nan=stop): a sentence. False: it has ended.
+  bool is_to_end_for_nan(int local_rank, const std::string& why);
   // From now on a SIGKILL in this round counts as one after the grace period.
   void grace_is_over(std::chrono::milliseconds grace) { grace_ = grace; }
   // StacksTaken follows from the loop, unless a worker is killed before.

@@ -50,6 +50,12 @@ constexpr std::array<OptionSpec, kOptionCount> kTable{{
      "restart kills "
      "it as well, which counts as its failure",
      kValue, kOwn, '\0', "report|restart"},
+    {kOnNan, "on-nan", "ACTION", "report",
+     "what follows when a value that the program reports, such as its loss, is NaN or infinite: "
+     "report says "
+     "which rank, value and step; stop ends the job on all nodes as well, with exit code 116 and "
+     "without a restart",
+     kValue, kOwn, '\0', "report|stop"},
     {kSlowRanks, "slow-ranks", "ACTION", "report",
      "what follows when a rank comes last to the collectives of most steps for a minute: report "
      "says "

@@ -21,6 +21,7 @@ enum class OptionId {
   kFinalExitCodes,
   kHangTimeout,
   kOnHang,
+  kOnNan,
   kSlowRanks,
   kStandby,
   kPreload,

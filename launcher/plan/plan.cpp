@@ -399,6 +399,7 @@ class Planner {
     job.kills_orphans = take_(read_flag(option(OptionId::kKillOrphans)));
     job.hangs.timeout = take_(read_hang_timeout(option(OptionId::kHangTimeout)));
     job.hangs.restarts = take_(read_choice(option(OptionId::kOnHang))) == "restart";
+    job.stops_for_nan = take_(read_choice(option(OptionId::kOnNan))) == "stop";
     job.finds_slow_ranks = take_(read_choice(option(OptionId::kSlowRanks))) == "report";
     job.exit_code_as_torchrun = take_(read_choice(option(OptionId::kExitCode))) == "torchrun";
     // These have no effect, because nothing polls and no timed barrier ends a job. A wrong value is

@@ -274,6 +274,7 @@ boost::json::object job_object(const agent::Job& job) {
           {"kills_orphans", job.kills_orphans},
           {"hang_timeout", hang_timeout_of(job.hangs.timeout)},
           {"restarts_hung_ranks", job.hangs.restarts},
+          {"stops_for_nan", job.stops_for_nan},
           {"finds_slow_ranks", job.finds_slow_ranks},
           {"keep_memory_ms", job.keep_memory.time.count()},
           {"exit_code_as_torchrun", job.exit_code_as_torchrun},

@@ -12,7 +12,7 @@ inline constexpr int kExitBelowMinimum = 112;       // fewer nodes than the mini
 inline constexpr int kExitPreempted = 113;    // told to leave early: put the job back in the queue
 inline constexpr int kExitCannotRun = 114;    // the agent itself could not work (port, memory, …)
 inline constexpr int kExitWorkerStuck = 115;  // a worker did not end even after SIGKILL
-inline constexpr int kExitNoProgress = 116;   // restarts brought no step more: do not requeue
+inline constexpr int kExitNoProgress = 116;   // a restart would be in vain: do not requeue
 inline constexpr int kExitNotExecutable = 126;  // as in a shell
 inline constexpr int kExitNotFound = 127;       // as in a shell
 

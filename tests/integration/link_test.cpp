@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <string>
 
+#include "tests/support/cluster.h"
 #include "tests/support/job.h"
 
 namespace ddprun::test {
@@ -139,6 +140,30 @@ TEST(Link, TheReportAndTheEventsTellHowFarTheFailedWorkerCame) {
       read_file(folder / "events"),
       HasSubstr(
           R"("progress":{"step":412,"total_steps":1000,"step_kind":"program","since_step_us":)"));
+}
+
+TEST(Link, ANanIsAnEventAndIsNamedWhenTheJobFails) {
+  const TemporaryTree folder;
+  Job job(ddprun({"--nproc-per-node=2", "--events=" + (folder / "events")},
+                 worker({"link", "progress", "119,loss=0.5", "progress", "120,loss=nan", "on-rank",
+                         "1", "exit", "3", "wait"})));
+  EXPECT_EQ(job.wait(), exited(3)) << job.err();
+  EXPECT_THAT(job.err(),
+              ContainsRegex("\n  nan         rank [01] reported loss = nan at step 120\n"));
+  EXPECT_THAT(read_file(folder / "events"),
+              ContainsRegex(R"("event":"nan",.*"step":120,"name":"loss","value":"nan")"));
+}
+
+TEST(Link, ANanStopsAJobOfTwoNodesWithoutARestart) {
+  Cluster cluster({.options = {"--on-nan=stop", "--max-restarts=3"},
+                   .actions = {"link", "on-rank", "1", "progress", "120,loss=nan", "wait"}});
+  cluster.start_all(2);
+  for (const auto& [node, ended] : cluster.wait()) {
+    EXPECT_EQ(ended, exited(116)) << "node " << node << ": " << cluster.told();
+    EXPECT_THAT(cluster[node].err(),
+                HasSubstr("FAILED: rank 1 reported loss = nan at step 120; --on-nan=stop\n"));
+  }
+  EXPECT_EQ(cluster.last_round(), 0);
 }
 
 TEST(Link, AWorkerKilledInTheMiddleOfANoteHasTheOneBefore) {

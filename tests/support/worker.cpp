@@ -384,7 +384,13 @@ ddprun::AgentLink& opened_link() {
 void do_progress(const char* argument) {
   char* end = nullptr;
   const long step = std::strtol(argument, &end, 10);
-  opened_link().step_done(step, *end == '/' ? std::atol(end + 1) : 0);
+  const long total = *end == '/' ? std::strtol(end + 1, &end, 10) : 0;
+  std::vector<ddprun::link::Value> values;
+  if (const char* const equals = std::strchr(end, '='); *end == ',' && equals != nullptr) {
+    values.push_back(ddprun::link::Value::of({end + 1, static_cast<std::size_t>(equals - end - 1)},
+                                             std::atof(equals + 1)));
+  }
+  opened_link().step_done(step, total, values);
 }
 
 void do_saving(const char*) { opened_link().enter(ddprun::WorkerPhase::kSaving); }
@@ -482,7 +488,7 @@ constexpr Action kActions[] = {
     {"copy-stdin", true, do_copy_stdin},    // to FILE, until its end
     {"link", false, do_link},               // opens it; it must be there
     {"no-link", false, do_no_link},         // there must be none for this process
-    {"progress", true, do_progress},        // STEP or STEP/TOTAL, over the opened link
+    {"progress", true, do_progress},        // STEP[/TOTAL][,NAME=VALUE], over the opened link
     {"progress-forever", false, do_progress_forever},
     {"saving", false, do_saving},             // from now on
     {"take-leave", false, do_take_leave},     // says that it acts upon such requests

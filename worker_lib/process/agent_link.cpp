@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <cmath>
 #include <csignal>
 #include <cstring>
 #include <iterator>
@@ -103,9 +104,36 @@ void AgentLink::step_done(std::int64_t step, std::int64_t total_steps,
   note_.total_steps = total_steps;
   note_.step_at_ns = coarse_ns();
   publish();
+  look_for_nan(values.first(count));
   if (step >= told_from_) [[unlikely]]
     mark_step();
   end_step();
+}
+
+// What is finite costs no system call.
+void AgentLink::look_for_nan(std::span<const link::Value> values) {
+  for (const link::Value& value : values) {
+    const auto known = std::ranges::find(not_finite_, value.name, &link::Value::name);
+    if (std::isfinite(value.number)) {
+      if (known != not_finite_.end()) [[unlikely]]
+        not_finite_.erase(known);
+      continue;
+    }
+    if (known != not_finite_.end() || page_->header.version < link::kNotFiniteSince) continue;
+    constexpr std::int64_t kSecondNs = 1'000'000'000;
+    if (note_.step_at_ns - told_since_ns_ >= kSecondNs) {
+      told_since_ns_ = note_.step_at_ns;
+      told_ = 0;
+    }
+    if (told_ == link::kValuesMax) return;
+    told_ += 1;
+    not_finite_.push_back(value);
+    const link::NotFinite message{
+        .head = {.kind = static_cast<std::uint32_t>(link::Kind::kNotFinite), .pid = ::getpid()},
+        .step = note_.step,
+        .value = value};
+    send(&message, sizeof message);
+  }
 }
 
 void AgentLink::end_step() {

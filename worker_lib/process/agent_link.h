@@ -17,6 +17,7 @@
 #include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "rendezvous/common/unique_fd.h"
 #include "rendezvous/common/worker_abi/worker_link.h"
@@ -119,6 +120,7 @@ class AgentLink {
   void receive();
   void close();
   void mark_step();
+  void look_for_nan(std::span<const link::Value> values);
   void end_step();
   void wait_at_boundary();
 
@@ -130,6 +132,10 @@ class AgentLink {
   std::function<void()> await_devices_;
   std::int64_t steps_ = 0;          // that this process has reported
   std::int64_t step_ended_ns_ = 0;  // the last one
+  // The agent was told of these, and they have not been finite since.
+  std::vector<link::Value> not_finite_;
+  std::int64_t told_since_ns_ = 0;  // it was told of so many within the second that began then
+  std::size_t told_ = 0;
   bool takes_leave_ = false;
   std::uint32_t supported_ = 0;  // bits of link::Message::requests
   bool told_of_commit_ = true;   // the agent, in this generation

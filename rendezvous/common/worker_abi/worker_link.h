@@ -32,14 +32,16 @@ inline constexpr char kSocketVariable[] = "DDPRUN_LINK_FD";
 inline constexpr char kPageVariable[] = "DDPRUN_LINK_PAGE_FD";
 
 // 2: preempt_signal; 3: values; 4: kGroupBroken, the kind of steps, and marks with kStepped;
-// 5: replacement in place; 6: kReplicasDiffer, kNorLater; 7: the GPU; 8: step boundaries; 9: stops between two steps
-inline constexpr std::uint32_t kVersion = 9;
+// 5: replacement in place; 6: kReplicasDiffer, kNorLater; 7: the GPU; 8: step boundaries; 9: stops between two steps;
+// 10: kNotFinite
+inline constexpr std::uint32_t kVersion = 10;
 inline constexpr std::uint32_t kMarksSince = 4;
 inline constexpr std::uint32_t kReplacementSince = 5;
 inline constexpr std::uint32_t kReplicasDifferSince = 6;
 inline constexpr std::uint32_t kGpuSince = 7;
 inline constexpr std::uint32_t kBoundariesSince = 8;
 inline constexpr std::uint32_t kParksSince = 9;
+inline constexpr std::uint32_t kNotFiniteSince = 10;
 inline constexpr std::size_t kPageBytes = 4096;
 inline constexpr std::size_t kValuesMax = 8;  // of a note
 inline constexpr std::size_t kValueNameWords = 3;
@@ -308,6 +310,9 @@ enum class Kind : std::uint32_t {
   kReplicasDiffer = 9,
   // Worker to an agent of version 9 or later: it has parked.
   kParked = 10,
+  // Worker to an agent of version 10 or later, a NotFinite: a reported value has become NaN or infinite. Once for each name until the
+  // value is finite again, and at most kValuesMax in a second.
+  kNotFinite = 11,
 
   // Agent to a worker whose hello had kCanRecover, a Regroup: leave the call that you wait in, and make
   // the groups anew.
@@ -397,5 +402,12 @@ struct ReplicasDiffer {
   char what[224] = {};  // a sentence, the rest NUL
 };
 static_assert(sizeof(ReplicasDiffer) == 256 && std::is_trivially_copyable_v<ReplicasDiffer>);
+
+struct NotFinite {
+  Message head{.kind = static_cast<std::uint32_t>(Kind::kNotFinite)};
+  std::int64_t step = 0;  // at which it was reported
+  Value value;
+};
+static_assert(sizeof(NotFinite) == 56 && std::is_trivially_copyable_v<NotFinite>);
 
 }  // namespace ddprun::link

@@ -12,8 +12,8 @@ PyTorch's optimizers are told (ddprun.hooks); the first call ends that.
 
 Without ddprun, and under any other launcher, report() does nothing. It costs about two microseconds and no system call,
 except for the first step and the one that a restart waits for: nobody else is woken, the numbers lie in memory that the
-agent looks at when somebody asks. Values are anything that float() takes; reading one from a GPU waits for the GPU, so
-do that now and then only.
+agent looks at when somebody asks. A value that has become NaN or infinite is told at once (--on-nan). Values are anything
+that float() takes; reading one from a GPU waits for the GPU, so do that now and then only.
 
 What it writes is documented in agent/README.md, "The worker link". One thread at a time; a process that is forked
 after the first report has no part in it, and its reports do nothing.
@@ -43,10 +43,11 @@ _PARKED_AT = _BOUNDARIES_AT + 4
 _STATE_MASK = 0xFFFFFFFF  # the state has the lower half of its word, and whether this process is parked the upper one
 _HOLD, _PARK = 1, 3
 _FUTEX, _FUTEX_WAIT = 202, 0  # x86-64
-_MARKS_SINCE, _REPLICAS_DIFFER_SINCE, _PARKS_SINCE = 4, 6, 9  # versions
+_MARKS_SINCE, _REPLICAS_DIFFER_SINCE, _PARKS_SINCE, _NOT_FINITE_SINCE = 4, 6, 9, 10  # versions
 _MESSAGE = struct.Struct("=IIiI")  # kind, version, pid, requests
-_STEPPED, _REPLICAS_DIFFER, _PARKED = 4, 9, 10  # kinds
+_STEPPED, _REPLICAS_DIFFER, _PARKED, _NOT_FINITE = 4, 9, 10, 11  # kinds
 _DIFFERENCE = struct.Struct("=qii224s")  # step, rank, other rank, sentence
+_NAN = struct.Struct("=q24sd")  # step, name, number
 _RUNNING = 2  # the phase
 _PEER = struct.Struct("=iII")  # ucred
 _NEVER, _AT_ONCE = 1 << 63, -1 << 63
@@ -115,6 +116,8 @@ class _Link:
         self.is_reported = False  # by the program itself
         self.at_first_report = lambda: None
         self._steps, self._step_at = 0, 0
+        self._not_finite = set()  # names of which the agent was told, and whose values have not been finite since
+        self._told_since, self._told = 0, 0  # so many within the second that began then
         self._ends_by_hook = False  # steps end where the optimizer steps, on all ranks alike, whatever the program reports
         # Its use is a full barrier of memory: a number is there for the agent before this process looks whether it is to wait.
         self._barrier = _thread.allocate_lock()
@@ -135,9 +138,11 @@ class _Link:
         now = time.monotonic_ns()
         _SLOT.pack_into(self.page, _SLOT_AT + slot * _SLOT_BYTES, step, total, now, 0, _RUNNING, self._kind, self._began)
         if values:
-            shown = list(values.items())[:_VALUES_MAX]
-            self._values = struct.pack("=II", len(shown), 0) + b"".join(
-                _VALUE.pack(name.encode("ascii", "replace"), float(value)) for name, value in shown)
+            shown = [(name.encode("ascii", "replace"), float(value)) for name, value in list(values.items())[:_VALUES_MAX]]
+            self._values = struct.pack("=II", len(shown), 0) + b"".join(_VALUE.pack(*each) for each in shown)
+            for name, value in shown:
+                if value - value != 0 or self._not_finite:
+                    self._look_for_nan(step, name, value, now)
         at = _VALUES_AT + slot * _VALUES_BYTES
         self.page[at:at + len(self._values)] = self._values
         self._numbers[_NOTES_AT // 8] = number  # from here on the slot is the latest
@@ -211,24 +216,30 @@ class _Link:
         word = ctypes.c_uint32.from_buffer(self.page, _BOUNDARIES_AT)
         ctypes.CDLL(None).syscall(ctypes.c_long(_FUTEX), ctypes.byref(word), _FUTEX_WAIT, state, None, None, 0)
 
-    def _send(self, kind, version):
-        if self.socket is None:
+    def _send(self, kind, version, more=b""):
+        if self.socket is None or self.version < version:
             return
         try:
-            self.socket.send(_MESSAGE.pack(kind, version, os.getpid(), 0), _socket.MSG_DONTWAIT | _socket.MSG_NOSIGNAL)
+            self.socket.send(_MESSAGE.pack(kind, version, os.getpid(), 0) + more, _socket.MSG_DONTWAIT | _socket.MSG_NOSIGNAL)
         except OSError:
             self.socket = None  # the agent has closed its end, or the program this one; the page stays
 
+    def _look_for_nan(self, step, name, value, now):
+        """Tells the agent of a value that is NaN or infinite: once, until it is finite again, and of at most eight within a second."""
+        if value - value == 0:
+            return self._not_finite.discard(name)
+        if now - self._told_since >= 1_000_000_000:
+            self._told_since, self._told = now, 0
+        if name in self._not_finite or self._told == _VALUES_MAX:
+            return
+        self._told += 1
+        self._not_finite.add(name)
+        self._send(_NOT_FINITE, _NOT_FINITE_SINCE, _NAN.pack(step, name, value))
+
     def tell_difference(self, step, rank, other, sentence):
         """Tells the agent, which writes an event, that two ranks differ in what is equal on all ranks."""
-        if self.socket is None or self.version < _REPLICAS_DIFFER_SINCE:
-            return
         text = sentence.encode("utf-8", "replace")[:_DIFFERENCE.size - 17]
-        try:
-            self.socket.send(_MESSAGE.pack(_REPLICAS_DIFFER, _REPLICAS_DIFFER_SINCE, os.getpid(), 0) +
-                             _DIFFERENCE.pack(step, rank, other, text), _socket.MSG_DONTWAIT | _socket.MSG_NOSIGNAL)
-        except OSError:
-            self.socket = None  # as in _mark()
+        self._send(_REPLICAS_DIFFER, _REPLICAS_DIFFER_SINCE, _DIFFERENCE.pack(step, rank, other, text))
 
     def counter(self, kind, step):
         """A function that notes the next step after `step`, and returns its number: as cheap as it can be."""

@@ -74,7 +74,8 @@ TEST(WorkerEvent, WhatOnlyObserversShowIsNotTheCores) {
         worker_event::What(worker_event::Preempted{}), worker_event::What(worker_event::Killed{}),
         worker_event::What(worker_event::Stepped{}),
         worker_event::What(worker_event::ReplicasDiffer{}),
-        worker_event::What(worker_event::Replaced{}), worker_event::What(worker_event::Committed{}),
+        worker_event::What(worker_event::NotFinite{}), worker_event::What(worker_event::Replaced{}),
+        worker_event::What(worker_event::Committed{}),
         worker_event::What(worker_event::KeeperReplaced{})}) {
     EXPECT_FALSE(node_event({kRound, what})) << what.index();
   }

@@ -182,6 +182,10 @@ TEST(EventLines, TellOfTheRest) {
   EXPECT_EQ(
       event_line(kHead, ReplicasDiffer{Round{1}, 40, 0, 2, "they differ"}),
       expected("replicas_differ", R"("round":1,"step":40,"ranks":[0,2],"sentence":"they differ")"));
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_EQ(event_line(kHead, NanReported{Round{1}, 3, 120, {"loss", nan}, "rank 3 reported it"}),
+            expected("nan", R"("round":1,"rank":3,"step":120,"name":"loss","value":"nan",)"
+                            R"("sentence":"rank 3 reported it")"));
 }
 
 TEST(EventLines, TellHowAJobEnded) {

@@ -76,6 +76,19 @@ TEST_F(FailureReport, SaysThatAWorkerHungAndWhere) {
   EXPECT_THAT(report, ::testing::Not(HasSubstr("hint"))) << "it was ddprun that killed it";
 }
 
+TEST_F(FailureReport, SaysWhichValueStoppedTheJob) {
+  rdzv::JobOutcome outcome;
+  outcome.kind = Kind::kFailed;
+  outcome.cause = failure(3, ExitStatus::exited(116));
+  outcome.cause->message = "rank 3 reported loss = nan at step 120; --on-nan=stop";
+  EXPECT_THAT(describe(*outcome.cause), HasSubstr("ended with exit code 116")) << "a worker's own";
+  outcome.cause->is_worth_a_retry = false;
+  const std::string report = failure_report(outcome, "train");
+  EXPECT_THAT(report, HasSubstr("ddprun: train FAILED: rank 3 reported loss = nan at step 120; "
+                                "--on-nan=stop\n"));
+  EXPECT_THAT(report, ::testing::Not(HasSubstr("its error")));
+}
+
 TEST_F(FailureReport, SaysWhatUsersHaveAskedFor) {
   rdzv::JobOutcome outcome;
   outcome.kind = Kind::kStopped;

@@ -67,6 +67,11 @@ class WorkerLinkTest : public ::testing::Test {
                           reported.push_back(std::to_string(step) + " " + std::to_string(rank) +
                                              " " + std::to_string(other) + " " + what);
                         },
+                    .not_finite =
+                        [this](std::int64_t step, const NamedValue& value) {
+                          reported.push_back(std::to_string(step) + " " + value.name + " " +
+                                             number_text(value.value));
+                        },
                     .hello = [this] { reported.emplace_back("hello"); },
                     .cannot_recover =
                         [this](std::string why, bool nor_later) {
@@ -902,6 +907,47 @@ TEST_F(WorkerLinkTest, AWorkerTellsOfTwoRanksThatDiffer) {
   EXPECT_THAT(misuses, IsEmpty());
   send(&differ, sizeof differ.head);
   EXPECT_THAT(misuses, SizeIs(1));
+}
+
+TEST_F(WorkerLinkTest, ANanIsToldOnceUntilTheValueIsFiniteAgain) {
+  make();
+  const auto its = open();
+  ASSERT_TRUE(its);
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  const double infinite = std::numeric_limits<double>::infinity();
+  const auto report = [&](std::int64_t step, double loss, double norm) {
+    const std::array values{link::Value::of("loss", loss), link::Value::of("norm", norm)};
+    its->step_done(step, 0, values);
+  };
+  report(1, 0.5, 1);
+  report(2, nan, 1);
+  report(3, nan, -infinite);
+  report(4, 0.5, -infinite);
+  its->step_done(5, 0);
+  report(6, infinite, 2);
+  handle_events();
+  EXPECT_THAT(reported, ElementsAre("2 loss nan", "3 norm -inf", "6 loss inf"));
+  for (std::int64_t step = 7; step < 1000; ++step) report(step, step % 2 == 0 ? nan : 1, 2);
+  handle_events();
+  EXPECT_LT(reported.size(), 3 * link::kValuesMax) << "its link is no flood";
+  EXPECT_THAT(misuses, IsEmpty());
+}
+
+TEST_F(WorkerLinkTest, AnAgentThatDoesNotKnowNansIsNotTold) {
+  make(::getpid(), /*preempt_signal=*/0, /*wanted_step=*/0, link::kNotFiniteSince - 1);
+  const std::array values{link::Value::of("loss", std::numeric_limits<double>::quiet_NaN())};
+  open()->step_done(1, 0, values);
+  handle_events();
+  EXPECT_THAT(reported, IsEmpty());
+}
+
+TEST_F(WorkerLinkTest, WhatIsFiniteIsNoReportOfANan) {
+  make();
+  link::NotFinite finite{.step = 4, .value = link::Value::of("loss", 1)};
+  finite.head.pid = ::getpid();
+  send(&finite, sizeof finite);
+  EXPECT_THAT(misuses, SizeIs(1));
+  EXPECT_THAT(reported, IsEmpty());
 }
 
 TEST_F(WorkerLinkTest, AWorkerIsToldToRegroupAndSaysThatItHas) {

@@ -207,6 +207,20 @@ TEST_F(WorkersTest, WhatAWorkerSentLastIsHeardBeforeItsEnd) {
   EXPECT_THAT(differences_, ElementsAre("weight"));
 }
 
+TEST_F(WorkersTest, AWorkerThatIsStoppedForANanFailsHoweverItEnds) {
+  Workers& group = begun();
+  const ExitStatus ends[] = {ExitStatus::killed(SIGKILL, false), ExitStatus::exited(0)};
+  for (const int local_rank : {0, 1}) {
+    ASSERT_TRUE(group.is_to_end_for_nan(local_rank, "it reported loss = nan"));
+    end(local_rank, ends[local_rank]);
+    ASSERT_TRUE(last_end().failure);
+    EXPECT_EQ(last_end().failure->status, ExitStatus::exited(116));
+    EXPECT_EQ(last_end().failure->message, "it reported loss = nan");
+    EXPECT_FALSE(last_end().failure->is_worth_a_retry);
+    EXPECT_FALSE(group.is_to_end_for_nan(local_rank, "")) << "it has ended";
+  }
+}
+
 TEST_F(WorkersTest, AWorkerThatSucceedsHasNoFailure) {
   begun();
   end(0, ExitStatus::exited(0));

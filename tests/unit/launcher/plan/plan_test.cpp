@@ -413,6 +413,9 @@ TEST_F(Planning, ReadsWhenAWaitIsAHangAndWhatFollows) {
 }
 
 TEST_F(Planning, ReadsWhetherSlowRanksAreLookedFor) {
+  EXPECT_FALSE(job({"--on-nan=report"}).stops_for_nan);
+  EXPECT_TRUE(job({"--on-nan=stop"}).stops_for_nan);
+  EXPECT_THAT(refusal({"--on-nan=restart"}), HasSubstr("stop"));
   EXPECT_TRUE(job({}).finds_slow_ranks);
   EXPECT_FALSE(job({"--slow-ranks=off"}).finds_slow_ranks);
   EXPECT_FALSE(job({}, {{"DDPRUN_SLOW_RANKS", "off"}}).finds_slow_ranks);
