@@ -24,7 +24,7 @@ void Nans::on(const worker_event::NotFinite& reported) {
              return value.name == name && !std::isfinite(value.value);
            });
   };
-  if (!lines_.is_told(name, rank, still)) return;
+  if (!lines_.is_told(name, rank, reported.step, still)) return;
   const std::string sentence = "rank " + std::to_string(rank) + " reported " + name + " = " +
                                number_text(reported.value.value) + " at step " +
                                std::to_string(reported.step);
