@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "rendezvous/common/text/bytes.h"
+
 namespace ddprun::agent {
 namespace {
 
@@ -18,11 +20,6 @@ std::uint64_t bytes_of(Preparation preparation, const GpuUse& use) {
       break;
   }
   return 0;
-}
-
-std::string gibibytes(std::uint64_t bytes) {
-  const std::uint64_t tenths = (bytes / 1024 * 10 + (1 << 19)) >> 20;
-  return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10);
 }
 
 }  // namespace

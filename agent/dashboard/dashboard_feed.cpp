@@ -5,6 +5,7 @@
 #include <span>
 #include <tuple>
 
+#include "agent/status/gpu_words.h"
 #include "agent/text/json_text.h"
 
 namespace ddprun::agent {
@@ -254,6 +255,12 @@ void DashboardFeed::look_at_hangs(const JobStatus& status) {
     for (const SlowStatus& each : node.slow) slow.push_back({each.rank, text(each.sentence)});
   }
   set("slow", std::move(slow));
+  json::array gpus;
+  for (const NodeStatus& node : status.nodes) {
+    if (!node.gpu_trouble.empty()) gpus.push_back({text(node.host), text(node.gpu_trouble)});
+    for (const GpuStatus& each : node.gpus) gpus.push_back({text(node.host), text(in_words(each))});
+  }
+  set("gpus", std::move(gpus));
 }
 
 void DashboardFeed::look_at_ranks(const JobStatus& status,

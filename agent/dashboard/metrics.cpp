@@ -205,6 +205,34 @@ void put_waits(PrometheusText& text, const NodeStatus& status) {
   }
 }
 
+// There is none where the job uses no GPU.
+void put_gpus(PrometheusText& text, const NodeStatus& status) {
+  using Value = std::optional<double>;
+  const auto each = [&](const char* name, const char* help, const auto& value_of) {
+    bool has_begun = false;
+    for (const GpuStatus& gpu : status.gpus) {
+      const Value value = value_of(gpu);
+      if (!value) continue;
+      if (!std::exchange(has_begun, true)) text.family(name, Type::kGauge, help);
+      text.sample(*value, {{"gpu", std::to_string(gpu.index)}, {"uuid", label(gpu.uuid)}});
+    }
+  };
+  each("ddprun_gpu_memory_used_bytes", "Memory of the GPU that is in use, by any process.",
+       [](const GpuStatus& gpu) { return Value(gpu.memory_used); });
+  each("ddprun_gpu_memory_total_bytes", "Memory of the GPU.",
+       [](const GpuStatus& gpu) { return Value(gpu.memory_total); });
+  each("ddprun_gpu_utilization_ratio", "Share of the last second in which a kernel ran.",
+       [](const GpuStatus& gpu) {
+         return gpu.utilization ? Value(*gpu.utilization / 100.0) : Value();
+       });
+  each("ddprun_gpu_temperature_celsius", "Temperature of the GPU.",
+       [](const GpuStatus& gpu) { return Value(gpu.temperature); });
+  each("ddprun_gpu_ecc_uncorrected", "ECC errors that were not corrected, since the round began.",
+       [](const GpuStatus& gpu) { return Value(gpu.ecc); });
+  each("ddprun_gpu_xids", "Different Xids of the GPU since the round began.",
+       [](const GpuStatus& gpu) { return Value(static_cast<double>(gpu.xids.size())); });
+}
+
 }  // namespace
 
 std::string metrics_text(const NodeStatus& status, const JobIdentity& job) {
@@ -215,6 +243,7 @@ std::string metrics_text(const NodeStatus& status, const JobIdentity& job) {
   put_progress(text, status);
   put_waits(text, status);
   put_times(text, status);
+  put_gpus(text, status);
   return text.take();
 }
 

@@ -64,8 +64,10 @@ MetricsServer::MetricsServer(boost::asio::io_context& io, JobView& job, JobIdent
 void MetricsServer::serve(const std::shared_ptr<HttpExchange>& exchange) {
   const std::string& path = exchange->path();
   if (path == "/metrics") {
-    return exchange->reply({.content_type = std::string(kPrometheusContentType),
-                            .body = metrics_text(job_.node_status(), labels_)});
+    return job_.refresh(lifetime_.guard([this, exchange] {
+      exchange->reply({.content_type = std::string(kPrometheusContentType),
+                       .body = metrics_text(job_.node_status(), labels_)});
+    }));
   }
   if (path == "/healthz" || path == "/livez") {
     const Health health = health_of(job_.node_status());

@@ -143,8 +143,9 @@ void JobQuery::take(const rdzv::PeerRequest& question) {
       });
   const std::string kind = question_from(question.text).value_or(Question{}).ask;
   if (kind == "status") {
-    return reply(
-        to_json_within(access_.node_status(kEventsOfOthers), rdzv::limits::kMaxAnswerBytes));
+    return access_.refresh(lifetime_.guard([this, reply] {
+      reply(to_json_within(access_.node_status(kEventsOfOthers), rdzv::limits::kMaxAnswerBytes));
+    }));
   }
   const auto handler = handlers_.find(kind);
   if (handler == handlers_.end()) return reply(R"({"error":"this node does not know"})");
@@ -156,9 +157,21 @@ void JobQuery::take(const rdzv::PeerRequest& question) {
 void JobQuery::job_status(std::function<void(JobStatus)> done) {
   awaiting_status_.push_back(std::move(done));
   if (awaiting_status_.size() > 1) return;  // the request under way answers this caller too
-  ask(std::nullopt, kStatusQuestion, [this](const Outcome& outcome) {
-    const JobStatus status = put_together(outcome);
+  // This node is asked while the others are.
+  const auto both = std::make_shared<std::optional<Outcome>>();
+  const auto is_fresh = std::make_shared<bool>(false);
+  const auto finish = [this, both, is_fresh] {
+    if (!*is_fresh || !*both) return;
+    const JobStatus status = put_together(**both);
     for (const auto& each : std::exchange(awaiting_status_, {})) each(status);
+  };
+  access_.refresh(lifetime_.guard([is_fresh, finish] {
+    *is_fresh = true;
+    finish();
+  }));
+  ask(std::nullopt, kStatusQuestion, [both, finish](Outcome outcome) {
+    *both = std::move(outcome);
+    finish();
   });
 }
 

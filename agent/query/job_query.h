@@ -30,12 +30,15 @@ class JobQuery final : public JobView {
     std::function<NodeStatus(std::size_t events_max)> node_status;
     std::function<std::shared_ptr<void>(std::function<void(const std::string&)>)> on_event;
     std::function<rdzv::Leader*()> leader;  // null: not found yet
+    // Before node_status(), where there is time: looks at what that does not look at itself.
+    std::function<void(std::function<void()> done)> refresh = [](const auto& done) { done(); };
   };
   JobQuery(boost::asio::io_context& io, JobIdentity identity, Access access);
   ~JobQuery() override;
 
   const JobIdentity& identity() const { return identity_; }
   NodeStatus node_status() const override { return access_.node_status(kEventsKept); }
+  void refresh(std::function<void()> done) override { access_.refresh(std::move(done)); }
   void job_status(std::function<void(JobStatus)> done) override;
   std::shared_ptr<void> on_event(std::function<void(const std::string&)> told) override {
     return access_.on_event(std::move(told));

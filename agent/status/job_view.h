@@ -23,6 +23,10 @@ class JobView {
  public:
   virtual ~JobView() = default;
 
+  // Before node_status(), where there is time: that then has what this node's GPUs say now. `done` is called soon, perhaps
+  // before this returns.
+  virtual void refresh(std::function<void()> done) { done(); }
+
   // Only this node, without delay.
   virtual NodeStatus node_status() const = 0;
 

@@ -176,6 +176,23 @@ struct ReplacementStatus {
   bool operator==(const ReplacementStatus&) const = default;
 };
 
+// A GPU of this node, as its driver says. Nothing: it does not say.
+struct GpuStatus {
+  int index = 0;
+  std::string uuid;
+  std::string pci_address;
+  std::vector<int> ranks;  // that use it, as far as it is known
+  std::optional<std::uint64_t> memory_used = {};
+  std::optional<std::uint64_t> memory_total = {};
+  std::optional<int> utilization = {};    // percent
+  std::optional<int> temperature = {};    // in degrees Celsius
+  std::optional<std::uint64_t> ecc = {};  // uncorrected errors since the round began
+  std::vector<int> xids = {};             // since the round began
+  std::string trouble = {};               // why it does not say more; empty: it does
+
+  bool operator==(const GpuStatus&) const = default;
+};
+
 struct NodeStatus {
   std::string host;
   int agent_pid = 0;
@@ -214,6 +231,9 @@ struct NodeStatus {
   std::vector<SlowStatus> slow;              // likewise, of the whole job; by rank
   std::vector<RankTimesStatus> rank_times;   // likewise
 
+  std::vector<GpuStatus> gpus;                   // empty: the job uses none, or none is known
+  std::chrono::microseconds gpus_age{};          // since they were asked
+  std::string gpu_trouble;                       // why they do not answer; empty: they do
   std::optional<StoreStatus> store;              // none: another node or rank 0 serves it
   std::optional<StandbyStatus> standbys;         // none: --standby is off
   std::optional<ReplacementStatus> replacement;  // likewise

@@ -131,6 +131,20 @@ static void fields(auto& json, Is<StoreStatus> auto& store) {
   json("memory_bytes", store.memory_bytes);
 }
 
+static void fields(auto& json, Is<GpuStatus> auto& gpu) {
+  json("index", gpu.index);
+  json("uuid", gpu.uuid);
+  json("pci_address", gpu.pci_address);
+  json("ranks", gpu.ranks);
+  json("memory_used_bytes", gpu.memory_used);
+  json("memory_total_bytes", gpu.memory_total);
+  json("utilization_percent", gpu.utilization);
+  json("temperature_celsius", gpu.temperature);
+  json("ecc_uncorrected", gpu.ecc);
+  json("xids", gpu.xids);
+  json("trouble", gpu.trouble);
+}
+
 static void fields(auto& json, Is<NodeStatus> auto& status) {
   json.constant("schema", kStatusSchema);
   json("host", status.host);
@@ -162,6 +176,9 @@ static void fields(auto& json, Is<NodeStatus> auto& status) {
   json.may_lack("hung", status.hung);
   json.may_lack("slow", status.slow);
   json.may_lack("rank_times", status.rank_times);
+  json.may_lack("gpus", status.gpus);
+  json.may_lack("gpus_age_us", status.gpus_age);
+  json.may_lack("gpu_trouble", status.gpu_trouble);
   json("store", status.store);
   json("standbys", status.standbys);
   json.may_lack("replacement", status.replacement);

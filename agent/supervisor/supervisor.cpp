@@ -96,9 +96,15 @@ Supervisor::Supervisor(const Job& job)
                            queries_.query(),
                            observers_.events}),
       nans_(parts_, workers_, observers_.events, [this](const WorkerHung& ends) { post(ends); }),
+      gpus_(parts_, workers_.view()),
       timer_(io_),
       late_regroup_(io_),
-      late_start_(io_) {}
+      late_start_(io_) {
+  workers_.ask_gpus_with(
+      {.explain = [this](rdzv::WorkerFailure failure,
+                         auto done) { gpus_.explain(std::move(failure), std::move(done)); },
+       .await_memory = [this](auto done) { gpus_.await_memory(std::move(done)); }});
+}
 
 Supervisor::~Supervisor() = default;
 
@@ -283,6 +289,7 @@ void Supervisor::on_worker_event(const WorkerEvent& event) {
   hangs_.on(event);
   slow_ranks_.on(event);
   nans_.on(event);
+  gpus_.on(event);
   observers_.on(event, workers_.view());
   if (std::holds_alternative<worker_event::Closed>(event.what)) store_.close();
   if (const auto* preempted = std::get_if<worker_event::Preempted>(&event.what)) {
@@ -373,7 +380,8 @@ QueryPort::Access Supervisor::query_access() {
                       [this](std::function<void(const std::string&)> told) {
                         return observers_.events.on_line(std::move(told));
                       },
-                  .leader = [this] { return leader_.leader(); }},
+                  .leader = [this] { return leader_.leader(); },
+                  .refresh = [this](auto done) { gpus_.refresh(std::move(done)); }},
           .first_rank = [this] { return workers_.view().round().rank_offset; },
           .requests = {
               .stacks =
@@ -395,6 +403,7 @@ NodeStatus Supervisor::node_status(std::size_t events_max) const {
   NodeStatus status = report_.status(events_max);
   hangs_.fill(status);
   slow_ranks_.fill(status);
+  gpus_.fill(status);
   return status;
 }
 

@@ -1,7 +1,7 @@
 // The agent's shell: waits for an event, passes it to the core, performs the actions that the core
 // returns. It owns the agent's io_context; everything here runs on the thread that calls run().
 //
-//   Workers ─▶ WorkerEvent ─┬─▶ Hangs, SlowRanks, Nans, Observers
+//   Workers ─▶ WorkerEvent ─┬─▶ Hangs, SlowRanks, Nans, Gpus, Observers
 //                               ▼
 //   LeaderPort, RoundStore, ─▶ post(): one queue ─▶ NodeCore ─▶ perform(action)
 //   AgentSignals, UserRequests, timers, JobEnd
@@ -22,6 +22,7 @@
 #include "agent/health/health_check.h"
 #include "agent/notice/notice_watch.h"
 #include "agent/supervisor/agent_signals.h"
+#include "agent/supervisor/gpus.h"
 #include "agent/supervisor/hangs.h"
 #include "agent/supervisor/job_end.h"
 #include "agent/supervisor/leader_port.h"
@@ -144,6 +145,7 @@ class Supervisor {
   Hangs hangs_;
   SlowRanks slow_ranks_;
   Nans nans_;
+  Gpus gpus_;
 
   Timer timer_;  // the core's
   static constexpr std::chrono::seconds kLateRegroup{10};

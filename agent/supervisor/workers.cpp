@@ -150,7 +150,10 @@ void Workers::begin(const rdzv::RoundStart& start, WantedSteps wanted_steps) {
   is_about_to_start_ = true;
   output_.prepare_round(number(round_.round), local_ranks, [this](Result<void> made) {
     if (!made) return start_all(std::move(made));
-    standbys_.round_begins([this] { start_all({}); });
+    gpus_.await_memory([this, round = round_.round] {
+      if (!is_about_to_start_ || round_.round != round) return;  // it was stopped meanwhile
+      standbys_.round_begins([this] { start_all({}); });
+    });
   });
 }
 
@@ -518,9 +521,10 @@ void Workers::worker_ended(int local_rank, ExitStatus status, pid_t pid) {
   if (!status.is_success() && may_be_out_of_memory) {
     end.killed_for_memory = oom_watch_.take_kill();
   }
-  if (status.is_success() || ended.error_file.empty() || ended.not_started || !ended.nan.empty()) {
+  if (status.is_success() || ended.not_started || !ended.nan.empty()) {
     return report_end(std::move(end), has_left);
   }
+  if (ended.error_file.empty()) return explain_end(std::move(end), has_left);
   files_.run<std::optional<WorkerError>>(
       kErrorFileLimit, [file = ended.error_file] { return read_error_file(file); },
       [this, end = std::move(end), has_left,
@@ -528,8 +532,19 @@ void Workers::worker_ended(int local_rank, ExitStatus status, pid_t pid) {
         rdzv::WorkerFailure known = end;
         if (!read) parts_.log.warn(file + " cannot be read: its file system does not answer");
         if (read && *read) add_error(known, **read, file);
-        report_end(std::move(known), has_left);
+        explain_end(std::move(known), has_left);
       });
+}
+
+// A worker that ends by itself may do so because of its GPU. A standby does not wait for that answer.
+void Workers::explain_end(rdzv::WorkerFailure end, bool has_left) {
+  if (end.was_told_to_stop || !end.hang.empty() || !end.asked_by.empty() ||
+      standbys_.waits_for(end.local_rank)) {
+    return report_end(std::move(end), has_left);
+  }
+  gpus_.explain(std::move(end), [this, has_left](rdzv::WorkerFailure explained) {
+    report_end(std::move(explained), has_left);
+  });
 }
 
 void Workers::report_end(rdzv::WorkerFailure end, bool has_left) {

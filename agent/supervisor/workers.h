@@ -67,6 +67,14 @@ class Workers {
     return reaper_.keeper_slot(helper_slot() + own_helper_.size() - 1);
   }
 
+  // What the GPUs have to say. Each function may call `done` before it returns. Without a call of this, nothing is asked.
+  struct GpuHooks {
+    std::function<void(rdzv::WorkerFailure failure, std::function<void(rdzv::WorkerFailure)> done)>
+        explain = [](rdzv::WorkerFailure failure, const auto& done) { done(std::move(failure)); };
+    std::function<void(std::function<void()> done)> await_memory = [](const auto& done) { done(); };
+  };
+  void ask_gpus_with(GpuHooks hooks) { gpus_ = std::move(hooks); }
+
   // ---- a round
   // `wanted_steps`: by local rank, which steps end the downtime; a rank without one has none to report.
   void begin(const rdzv::RoundStart& start, WantedSteps wanted_steps);
@@ -164,6 +172,7 @@ class Workers {
   void on_end(int local_rank, std::uint64_t number, ExitStatus status);
   void worker_ended(int local_rank, ExitStatus status, pid_t pid);
   void go_on_closing();
+  void explain_end(rdzv::WorkerFailure end, bool has_left);
   void report_end(rdzv::WorkerFailure end, bool has_left);
   rdzv::WorkerFailure failure_of(int local_rank, ExitStatus status, pid_t pid) const;
 
@@ -210,6 +219,7 @@ class Workers {
   Timer leave_timer_;
   std::optional<std::chrono::milliseconds> grace_;  // once it is over in this round
   NodeStacks stacks_;
+  GpuHooks gpus_;
 };
 
 }  // namespace ddprun::agent

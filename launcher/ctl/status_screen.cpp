@@ -4,6 +4,7 @@
 #include <map>
 #include <vector>
 
+#include "agent/status/gpu_words.h"
 #include "launcher/cli/text.h"
 #include "rendezvous/common/foreign_text.h"
 #include "rendezvous/common/text/durations.h"
@@ -357,6 +358,26 @@ std::string waits(const JobStatus& status) {
   return text.empty() ? "" : "\nWAITING\n" + text;
 }
 
+// ---- GPUs
+
+// Where a job uses none, there is nothing to say.
+std::string gpus(const JobStatus& status, std::size_t rows_max) {
+  std::vector<std::string> lines;
+  for (const NodeStatus& node : status.nodes) {
+    const std::string host = "  " + printable(node.host) + " ";
+    if (!node.gpu_trouble.empty()) lines.push_back(host + printable(node.gpu_trouble) + "\n");
+    for (const agent::GpuStatus& gpu : node.gpus) {
+      lines.push_back(host + printable(in_words(gpu)) + "\n");
+    }
+  }
+  std::string text = lines.empty() ? "" : "\nGPUS\n";
+  for (std::size_t i = 0; i < std::min(lines.size(), rows_max); ++i) text += lines[i];
+  if (lines.size() > rows_max) {
+    text += "  … and " + std::to_string(lines.size() - rows_max) + " more (--all)\n";
+  }
+  return text;
+}
+
 // ---- restarts
 
 std::string repeated_of(const agent::Downtime& downtime) {
@@ -382,8 +403,8 @@ std::string restarts(const JobStatus& status) {
 }  // namespace
 
 std::string status_screen(const JobStatus& status, std::size_t rows) {
-  return head(status) + nodes(status, rows) + workers(status, rows) + waits(status) +
-         restarts(status);
+  return head(status) + nodes(status, rows) + workers(status, rows) + gpus(status, rows) +
+         waits(status) + restarts(status);
 }
 
 }  // namespace ddprun::cli

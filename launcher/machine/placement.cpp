@@ -1,12 +1,9 @@
 #include "launcher/machine/placement.h"
 
-#include <dlfcn.h>
 #include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
-#include <cctype>
 #include <memory>
 
 #include "launcher/machine/placement_files.h"
@@ -15,66 +12,6 @@
 
 namespace ddprun::agent {
 namespace {
-
-// nvmlPciInfo_t of NVML's version 3 call.
-struct NvmlPciInfo {
-  std::array<char, 16> short_bus_id;
-  unsigned domain;
-  unsigned bus;
-  unsigned device;
-  unsigned pci_device_id;
-  unsigned pci_subsystem_id;
-  std::array<char, 32> bus_id;
-};
-
-// "00000000:3B:00.0" of NVML or "0000:3b:00.0" as /sys spells it.
-std::string sysfs_address(std::string_view address) {
-  constexpr std::size_t kDomainDigits = 4;
-  const std::size_t colon = address.find(':');
-  if (colon == std::string_view::npos) return {};
-  if (colon > kDomainDigits) address.remove_prefix(colon - kDomainDigits);
-  std::string lower;
-  for (const char c : address) {
-    lower += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  }
-  return lower;
-}
-
-// The NVML functions that we call, as its documented ABI declares them.
-std::optional<std::vector<Gpu>> gpus_from_nvml(const std::string& library) {
-  if (library.empty()) return std::nullopt;
-  const std::unique_ptr<void, int (*)(void*)> nvml(::dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL),
-                                                   ::dlclose);
-  if (nvml == nullptr) return std::nullopt;
-  using Device = void*;
-  const auto init = reinterpret_cast<int (*)()>(::dlsym(nvml.get(), "nvmlInit_v2"));
-  const auto shutdown = reinterpret_cast<int (*)()>(::dlsym(nvml.get(), "nvmlShutdown"));
-  const auto get_count =
-      reinterpret_cast<int (*)(unsigned*)>(::dlsym(nvml.get(), "nvmlDeviceGetCount_v2"));
-  const auto get_device = reinterpret_cast<int (*)(unsigned, Device*)>(
-      ::dlsym(nvml.get(), "nvmlDeviceGetHandleByIndex_v2"));
-  const auto get_uuid =
-      reinterpret_cast<int (*)(Device, char*, unsigned)>(::dlsym(nvml.get(), "nvmlDeviceGetUUID"));
-  const auto get_pci = reinterpret_cast<int (*)(Device, NvmlPciInfo*)>(
-      ::dlsym(nvml.get(), "nvmlDeviceGetPciInfo_v3"));
-  if (!init || !shutdown || !get_count || !get_device || !get_uuid) return std::nullopt;
-  if (init() != 0) return std::nullopt;
-  std::optional<std::vector<Gpu>> gpus;
-  if (unsigned count = 0; get_count(&count) == 0) {
-    gpus.emplace(count);
-    for (unsigned i = 0; i < count; ++i) {
-      Device device = nullptr;
-      if (get_device(i, &device) != 0) continue;
-      Gpu& gpu = (*gpus)[i];
-      std::array<char, 96> uuid{};
-      if (get_uuid(device, uuid.data(), uuid.size()) == 0) gpu.uuid = uuid.data();
-      NvmlPciInfo pci{};
-      if (get_pci && get_pci(device, &pci) == 0) gpu.pci_address = sysfs_address(pci.bus_id.data());
-    }
-  }
-  shutdown();
-  return gpus;
-}
 
 // Each directory is a GPU of the machine; in a container only those with a device node are usable.
 std::vector<Gpu> gpus_from_proc(const std::string& root) {
@@ -199,7 +136,9 @@ int count_usable_cpus(const Machine& machine) {
 }
 
 std::vector<Gpu> find_gpus(const Machine& machine) {
-  if (auto gpus = gpus_from_nvml(machine.nvml_library)) return *std::move(gpus);
+  if (const auto nvml = Nvml::load(machine.nvml_library)) {
+    if (auto gpus = nvml->gpus()) return *std::move(gpus);
+  }
   auto gpus = gpus_from_proc(machine.root);
   return gpus.empty() ? gpus_from_dev(machine.root) : gpus;
 }

@@ -9,14 +9,15 @@
 #include <string_view>
 #include <vector>
 
+#include "agent/gpu/nvml.h"
 #include "rendezvous/common/result.h"
 
 namespace ddprun::agent {
 
 struct Machine {
-  std::string root;                                // "" is the machine itself
-  std::string nvml_library = "libnvidia-ml.so.1";  // empty: do not ask NVML
-  std::optional<std::vector<int>> affinity;        // none: ask the kernel for this process's mask
+  std::string root;                           // "" is the machine itself
+  std::string nvml_library = Nvml::kLibrary;  // empty: do not ask NVML
+  std::optional<std::vector<int>> affinity;   // none: ask the kernel for this process's mask
 };
 
 // "0-3,8" as the kernel writes CPU lists, ascending; nullopt if it is not one.
@@ -37,12 +38,6 @@ std::optional<double> cpu_quota(const Machine& machine);
 // How many CPUs this process can keep busy: the allowed ones, or fewer if a quota is lower (rounded
 // up).
 int count_usable_cpus(const Machine& machine);
-
-struct Gpu {
-  std::string uuid;         // "GPU-..."
-  std::string pci_address;  // "0000:3b:00.0", as /sys spells it
-  // Either is empty if it is not known.
-};
 
 // All NVIDIA GPUs of this machine (or container) in the driver's order, also those that
 // CUDA_VISIBLE_DEVICES hides.

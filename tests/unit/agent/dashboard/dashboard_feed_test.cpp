@@ -60,6 +60,11 @@ TEST(DashboardFeed, TheWholeHasAll) {
       json::parse(R"([[1790000000000,3,"node_lost",8000,"node 2 (b9) was lost",1500,false]])"));
   EXPECT_EQ(whole.at("downtime_by_cause"),
             json::parse(R"([["worker_failed",2,500],["node_lost",1,8000]])"));
+  EXPECT_EQ(
+      whole.at("gpus"),
+      json::parse(R"([["b7","NVML has not answered for 12 s"],["b7","GPU 5 (rank 4): 61.0 of )"
+                  R"(80.0 GiB, 98 %, 61 °C, 2 uncorrected ECC errors, Xid 94"],)"
+                  R"(["b7","GPU 6: it is lost"]])"));
   EXPECT_EQ(whole.at("leader").at("missing"), 1);
   EXPECT_EQ(whole.at("leader").at("late"),
             json::parse(R"([["b6","it has not answered within 100 ms"]])"));

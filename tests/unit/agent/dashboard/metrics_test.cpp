@@ -135,6 +135,21 @@ TEST(Metrics, SayHowManyRanksHang) {
   EXPECT_EQ(value_in(text_of(status), "ddprun_hung_ranks"), "2");
 }
 
+TEST(Metrics, SayWhatGpusSay) {
+  NodeStatus status = sample_node();
+  const std::string text = text_of(status);
+  const std::string its = R"({gpu="5",uuid="GPU-1"})";
+  EXPECT_EQ(value_in(text, "ddprun_gpu_memory_used_bytes" + its),
+            std::to_string(std::uint64_t{61} << 30));
+  EXPECT_EQ(value_in(text, "ddprun_gpu_utilization_ratio" + its), "0.98");
+  EXPECT_EQ(value_in(text, "ddprun_gpu_temperature_celsius" + its), "61");
+  EXPECT_EQ(value_in(text, "ddprun_gpu_ecc_uncorrected" + its), "2");
+  EXPECT_EQ(value_in(text, "ddprun_gpu_xids" + its), "1");
+  EXPECT_THAT(text, Not(HasSubstr(R"(ddprun_gpu_memory_used_bytes{gpu="6")"))) << "it is lost";
+  status.gpus.clear();
+  EXPECT_THAT(text_of(status), Not(HasSubstr("ddprun_gpu")));
+}
+
 TEST(Metrics, SayWhichRanksAreSlowAndWhereTheTimeGoes) {
   NodeStatus status = sample_node();
   status.slow.clear();

@@ -56,6 +56,20 @@ inline NodeStatus sample_node() {
   node.recent_restarts.push_back(record);
   node.store = StoreStatus{18'204, 9, 311, 91'000};
   node.standbys = StandbyStatus{1, 2, ""};
+  node.gpus = {
+      {.index = 5,
+       .uuid = "GPU-1",
+       .pci_address = "0000:c1:00.0",
+       .ranks = {4},
+       .memory_used = std::uint64_t{61} << 30,
+       .memory_total = std::uint64_t{80} << 30,
+       .utilization = 98,
+       .temperature = 61,
+       .ecc = 2,
+       .xids = {94}},
+      {.index = 6, .uuid = "GPU-2", .pci_address = "", .ranks = {}, .trouble = "it is lost"}};
+  node.gpus_age = 1s;
+  node.gpu_trouble = "NVML has not answered for 12 s";
   node.restarts_in_place = 1;
   node.replacement = ReplacementStatus{true, 1, 2, 3, ""};
   return node;

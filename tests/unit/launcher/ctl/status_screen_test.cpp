@@ -166,6 +166,32 @@ TEST(StatusScreen, SaysWhichRankIsSlow) {
   EXPECT_THAT(screen, HasSubstr("ago  41 ms in 93 %"));
 }
 
+TEST(StatusScreen, SaysWhatGpusSayWhereThereAreSome) {
+  JobStatus job = job_of(1);
+  EXPECT_THAT(status_screen(job, 30), Not(HasSubstr("GPUS")));
+  job.nodes[0].host = "b12";
+  job.nodes[0].gpus = {
+      {.index = 5,
+       .uuid = "GPU-1",
+       .pci_address = "",
+       .ranks = {3},
+       .memory_used = std::uint64_t{61} << 30,
+       .memory_total = std::uint64_t{80} << 30,
+       .utilization = 98,
+       .temperature = 61,
+       .ecc = 1,
+       .xids = {79}},
+      {.index = 6, .uuid = "", .pci_address = "", .ranks = {}, .trouble = "it is lost"}};
+  EXPECT_THAT(
+      status_screen(job, 30),
+      HasSubstr("\nGPUS\n  b12 GPU 5 (rank 3): 61.0 of 80.0 GiB, 98 %, 61 °C, 1 uncorrected "
+                "ECC error, Xid 79\n  b12 GPU 6: it is lost\n"));
+  EXPECT_THAT(status_screen(job, 1), HasSubstr("Xid 79\n  … and 1 more (--all)\n"));
+  job.nodes[0].gpus.clear();
+  job.nodes[0].gpu_trouble = "NVML has not answered for 12 s";
+  EXPECT_THAT(status_screen(job, 30), HasSubstr("\nGPUS\n  b12 NVML has not answered for 12 s\n"));
+}
+
 TEST(StatusScreen, SaysWhetherWorkersAreReplacedInPlace) {
   JobStatus job;
   job.nodes.resize(2);
