@@ -100,23 +100,34 @@ void Gpus::on(const WorkerEvent& event) {
 
 // ---- asking
 
+// Each gets the answer to a question that was asked after its call.
 void Gpus::sample(std::chrono::milliseconds limit, std::function<void(bool)> done) {
+  if (!trouble().empty()) return done(false);
   const auto waiter = std::make_shared<Waiter>(parts_.io);
   waiter->done = std::move(done);
   waiters_.push_back(waiter);
   waiter->limit.arm(limit, [this, its = std::weak_ptr(waiter)] {
     const auto late = its.lock();
-    if (!late) return;
     std::erase(waiters_, late);
     late->done(false);
   });
-  if (asked_at_) return;
+  if (!asked_at_) ask();
+}
+
+void Gpus::ask() {
   asked_at_ = Clock::now();
+  for (const auto& each : waiters_) each->is_asked = true;
   calls_.run<Look>([driver = driver_] { return driver->look(); },
                    [this](Look look) {
                      asked_at_.reset();
                      take(std::move(look));
-                     for (const auto& each : std::exchange(waiters_, {})) {
+                     const auto answered = std::ranges::stable_partition(
+                         waiters_, [](const auto& each) { return !each->is_asked; });
+                     const std::vector<std::shared_ptr<Waiter>> now(answered.begin(),
+                                                                    answered.end());
+                     waiters_.erase(answered.begin(), answered.end());
+                     if (!waiters_.empty()) ask();
+                     for (const auto& each : now) {
                        each->limit.cancel();
                        each->done(true);
                      }
@@ -260,9 +271,10 @@ std::vector<std::string> Gpus::lines_for(const rdzv::WorkerFailure& failure, boo
   }
   lines = in_words(facts);
   if (!is_fresh) {
-    lines.push_back("the GPUs of " + parts_.host +
-                    " have not said anything: NVML has not answered within " +
-                    duration_text(kFailureLimit));
+    lines.push_back("the GPUs of " + parts_.host + " say nothing: " +
+                    (trouble().empty()
+                         ? "NVML has not answered within " + duration_text(kFailureLimit)
+                         : trouble()));
   }
   return lines;
 }

@@ -54,11 +54,13 @@ class Gpus {
   struct Waiter {
     explicit Waiter(boost::asio::io_context& io) : limit(io) {}
     Timer limit;
+    bool is_asked = false;  // the answer that is awaited is for it
     std::function<void(bool is_fresh)> done;
   };
 
   bool are_used();
   void sample(std::chrono::milliseconds limit, std::function<void(bool is_fresh)> done);
+  void ask();
   void take(Look look);
   void place_ranks();
   void await_xid();

@@ -10,6 +10,7 @@ void Nans::on(const WorkerEvent& event) {
   if (std::holds_alternative<worker_event::Started>(event.what)) {
     lines_ = {};
     sentences_.clear();
+    has_stopped_ = false;  // it had no effect if the round was stopped already
   }
   if (const auto* its = std::get_if<worker_event::NotFinite>(&event.what)) on(*its);
 }
