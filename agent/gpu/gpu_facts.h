@@ -26,9 +26,9 @@
 
 namespace ddprun::agent {
 
-// Of a rank of this node.
+// What is known of a rank of this node.
 struct RankDevice {
-  int pid = 0;              // of its worker
+  int pid = 0;              // its worker's
   std::string device = {};  // as CUDA_VISIBLE_DEVICES has it, "3" or "GPU-..."; empty: not known
   int local_rank = 0;
 };

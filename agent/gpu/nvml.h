@@ -23,7 +23,7 @@ struct Gpu {
 struct GpuProcess {
   int pid = 0;              // as the driver sees it: of another pid namespace, perhaps
   std::uint64_t bytes = 0;  // that it holds; 0: not known
-  std::string name;         // of its program, without the folder; empty: not known
+  std::string name;         // its program's, without the folder; empty: not known
 
   bool operator==(const GpuProcess&) const = default;
 };
@@ -69,7 +69,7 @@ class Nvml {
   // Waits for the next one, on one thread at a time. Nothing: none has come in this time, or the driver does not tell (any more).
   std::optional<GpuXid> await_xid(std::chrono::milliseconds most);
   bool tells_xids() const { return events_ != nullptr; }
-  // Of all GPUs that know some; from then on none is missed. Call it once.
+  // All GPUs that know some tell theirs; from then on none is missed. Call it once.
   void subscribe_to_xids();
 
  private:

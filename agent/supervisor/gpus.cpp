@@ -18,7 +18,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr auto kMoment = 1s;              // an answer of a status may be so old
-constexpr auto kStatusLimit = 40ms;       // of the 100 ms that a status may take
+constexpr auto kStatusLimit = 40ms;       // a status may take 100 ms
 constexpr auto kFailureLimit = 1s;        // the report of a failure waits for its GPU
 constexpr auto kMemoryLimit = 2s;         // a round waits for an answer
 constexpr auto kMemoryLookAgain = 100ms;  // the driver does not tell when memory is free

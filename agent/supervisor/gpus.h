@@ -86,7 +86,7 @@ class Gpus {
   std::optional<Clock::time_point> last_at_;
   std::vector<GpuSample> at_round_;  // its begin, as soon as they had answered
   bool is_round_new_ = false;
-  std::vector<GpuXid> xids_;        // of this round
+  std::vector<GpuXid> xids_;        // this round's
   std::map<int, int> gpu_of_rank_;  // by local rank
 
   MemoryWait wait_;

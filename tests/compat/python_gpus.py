@@ -82,7 +82,8 @@ class Gpus(unittest.TestCase):
         return [(task / "comm").read_text().strip() for task in Path(f"/proc/{self.agent.pid}/task").iterdir()]
 
     def status(self, *options):
-        return subprocess.run([DDPCTL, "status", *options], env=self.environment, stdout=subprocess.PIPE, text=True, check=True).stdout
+        return subprocess.run([DDPCTL, "status", *options], env=self.environment, stdout=subprocess.PIPE, text=True,
+                              check=True).stdout
 
     def gpus(self):
         return json.loads(self.status("--json"))["nodes"][0]["gpus"]
@@ -97,7 +98,8 @@ class Gpus(unittest.TestCase):
         self.until(lambda: len(self.gpus()) == 2)
         first, second = self.gpus()
         self.assertEqual((first["uuid"], first["pci_address"]), ("GPU-fake0", "0000:3a:00.0"))
-        self.assertEqual((first["memory_used_bytes"], first["utilization_percent"], first["temperature_celsius"]), (61 * GIB, 98, 61))
+        self.assertEqual([first[name] for name in ("memory_used_bytes", "utilization_percent", "temperature_celsius")],
+                         [61 * GIB, 98, 61])
         self.assertEqual((first["ranks"], second["ranks"]), ([0, 1], []))
         self.assertRegex(self.status(), r"\nGPUS\n  \S+ GPU 0 \(ranks 0 and 1\): 61.0 of 80.0 GiB, 98 %, 61 °C\n")
         page = re.search(r"http://\S+?(?=/ )", self.text())[0]
@@ -124,8 +126,9 @@ class Gpus(unittest.TestCase):
         self.write("fail-1-0", "RuntimeError: CUDA error: unspecified launch failure")
         code, text = self.ended()
         self.assertEqual(code, 1)
-        self.assertRegex(text, r"rank 1 failed: Xid 79 \(it has fallen off the bus\) on GPU 1 of \S+; 2 uncorrected ECC errors on GPU 1")
-        self.assertRegex(text, r"  its error\n    Xid 79 \(it has fallen off the bus\) on GPU 1 of \S+\n    2 uncorrected ECC errors")
+        xid = r"Xid 79 \(it has fallen off the bus\) on GPU 1 of \S+"
+        self.assertRegex(text, rf"rank 1 failed: {xid}; 2 uncorrected ECC errors on GPU 1")
+        self.assertRegex(text, rf"  its error\n    {xid}\n    2 uncorrected ECC errors")
         self.assertIn("    | RuntimeError: CUDA error: unspecified launch failure", text)
 
     def test_out_of_memory_names_the_processes(self):
