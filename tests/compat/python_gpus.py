@@ -40,6 +40,7 @@ class Gpus(unittest.TestCase):
         self.folder = Path(self.temporary.name)
         (self.folder / "train.py").write_text(PROGRAM)
         self.agent = None
+        self.wrapper = []
 
     def tearDown(self):
         if self.agent and self.agent.poll() is None:
@@ -60,7 +61,7 @@ class Gpus(unittest.TestCase):
             "DDPRUN_FAKE_NVML": str(self.folder / "nvml"), "LD_LIBRARY_PATH": str(LIBRARY), "CUDA_VISIBLE_DEVICES": "0,1",
             "OMP_NUM_THREADS": "1"} | environment
         self.told = open(self.folder / "told", "w")
-        self.agent = subprocess.Popen([DDPRUN, "--nproc-per-node=2", *options, str(self.folder / "train.py")],
+        self.agent = subprocess.Popen([*self.wrapper, DDPRUN, "--nproc-per-node=2", *options, str(self.folder / "train.py")],
                                       stdin=subprocess.DEVNULL, stdout=self.told, stderr=self.told, env=self.environment)
         return [self.pid(rank, 0) for rank in range(2)]
 
@@ -150,6 +151,21 @@ class Gpus(unittest.TestCase):
         self.write("nvml", gpu() + gpu())
         self.pid(0, 1)
         self.assertRegex(self.text(), "the GPU memory is free after [0-9]+ s; the workers start")
+        self.write("finish", "")
+        self.assertEqual(self.ended()[0], 0)
+
+    def test_in_a_container_the_memory_in_use_counts(self):
+        if os.geteuid() != 0:
+            self.skipTest("only root makes a pid namespace")
+        self.wrapper = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
+        self.start(gpu() + gpu(), "--max-restarts=1")
+        self.until(lambda: len(self.gpus()) == 2)
+        self.write("nvml", gpu(20 * GIB) + f"process 0 99999 {19 * GIB}\n" + gpu())
+        self.write("fail-0-0", "torch.OutOfMemoryError: CUDA out of memory.")
+        self.until(lambda: "workers that have ended: 19.0 GiB on GPU 0\n" in self.text())
+        self.assertIn("held by pid 99999 19456 MiB (pids of the host, which mean nothing in this container)", self.text())
+        self.write("nvml", gpu() + gpu())
+        self.pid(0, 1)
         self.write("finish", "")
         self.assertEqual(self.ended()[0], 0)
 
