@@ -18,6 +18,7 @@ constexpr int kNvmlSuccess = 0;
 constexpr int kNvmlInsufficientSize = 7;
 constexpr int kNvmlTimeout = 10;
 constexpr int kNvmlGpuIsLost = 15;
+constexpr int kNvmlUnknown = 999;
 constexpr unsigned kNvmlUncorrected = 1;
 constexpr unsigned kNvmlVolatile = 0;  // since the driver was loaded
 constexpr unsigned kNvmlOfGpu = 0;     // the sensor
@@ -55,6 +56,8 @@ struct NvmlEvent {
   unsigned gpu_instance;
   unsigned compute_instance;
 };
+
+bool is_loss(int result) { return result == kNvmlGpuIsLost || result == kNvmlUnknown; }
 
 template <typename Function>
 void find(void* library, const char* name, Function*& function) {
@@ -95,7 +98,7 @@ struct Nvml::Functions {
   int (*index)(NvmlDevice, unsigned*);
 };
 
-std::unique_ptr<Nvml> Nvml::load(const std::string& library) {
+std::unique_ptr<Nvml> Nvml::load(const std::string& library, bool* is_gpu_lost) {
   void* const nvml = library.empty() ? nullptr : ::dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (nvml == nullptr) return nullptr;
   auto its = std::make_unique<Functions>();
@@ -119,7 +122,9 @@ std::unique_ptr<Nvml> Nvml::load(const std::string& library) {
   find(nvml, "nvmlEventSetWait_v2", its->await_event);
   find(nvml, "nvmlDeviceGetIndex", its->index);
   const bool is_usable = its->init && its->shutdown && its->count && its->device && its->uuid;
-  if (!is_usable || its->init() != kNvmlSuccess) {
+  const int begun = is_usable ? its->init() : kNvmlSuccess;
+  if (is_gpu_lost != nullptr) *is_gpu_lost = is_loss(begun);
+  if (!is_usable || begun != kNvmlSuccess) {
     ::dlclose(nvml);
     return nullptr;
   }
@@ -139,9 +144,11 @@ std::optional<unsigned> Nvml::count() const {
   return functions_->count(&count) == kNvmlSuccess ? std::optional(count) : std::nullopt;
 }
 
-Nvml::Device Nvml::device(unsigned index) const {
+Nvml::Device Nvml::device(unsigned index, bool* is_lost) const {
   Device device = nullptr;
-  return functions_->device(index, &device) == kNvmlSuccess ? device : nullptr;
+  const int result = functions_->device(index, &device);
+  if (is_lost != nullptr) *is_lost = is_loss(result);
+  return result == kNvmlSuccess ? device : nullptr;
 }
 
 Gpu Nvml::gpu(Device device) const {
@@ -168,7 +175,7 @@ std::optional<std::vector<Gpu>> Nvml::gpus() const {
 std::vector<GpuSample> Nvml::samples() const {
   std::vector<GpuSample> samples(count().value_or(0));
   for (unsigned i = 0; i < samples.size(); ++i) {
-    if (Device its = device(i); its != nullptr) {
+    if (Device its = device(i, &samples[i].is_lost); its != nullptr) {
       samples[i] = sample(its);
     } else {
       samples[i].trouble = "the driver does not find it any more";
@@ -183,6 +190,7 @@ GpuSample Nvml::sample(Device device) const {
   sample.gpu = gpu(device);
   NvmlMemory memory{};
   const int result = nvml.memory ? nvml.memory(device, &memory) : kNvmlSuccess;
+  sample.is_lost = is_loss(result);
   if (result == kNvmlGpuIsLost) {
     sample.trouble = "it is lost: it has fallen off the bus, or cannot be reached";
     return sample;
@@ -198,10 +206,11 @@ GpuSample Nvml::sample(Device device) const {
       nvml.temperature && nvml.temperature(device, kNvmlOfGpu, &degrees) == kNvmlSuccess) {
     sample.temperature = static_cast<int>(degrees);
   }
-  if (unsigned long long errors = 0;
-      nvml.ecc && nvml.ecc(device, kNvmlUncorrected, kNvmlVolatile, &errors) == kNvmlSuccess) {
-    sample.ecc = errors;
-  }
+  unsigned long long errors = 0;
+  const int counted =
+      nvml.ecc ? nvml.ecc(device, kNvmlUncorrected, kNvmlVolatile, &errors) : kNvmlSuccess;
+  if (nvml.ecc && counted == kNvmlSuccess) sample.ecc = errors;
+  sample.is_lost |= is_loss(counted);
   sample.processes = processes(device);
   return sample;
 }

@@ -37,7 +37,8 @@ struct GpuSample {
   std::optional<int> temperature;    // in degrees Celsius
   std::optional<std::uint64_t> ecc;  // errors that were not corrected, since the driver was loaded
   std::vector<GpuProcess> processes;
-  std::string trouble;  // why it says nothing: "GPU is lost"; empty: it does
+  std::string trouble;   // why it says nothing: "GPU is lost"; empty: it does
+  bool is_lost = false;  // or some call fails as if it were
 
   bool operator==(const GpuSample&) const = default;
 };
@@ -57,8 +58,9 @@ class Nvml {
  public:
   static constexpr const char* kLibrary = "libnvidia-ml.so.1";
 
-  // Null: there is none, or no driver.
-  static std::unique_ptr<Nvml> load(const std::string& library = kLibrary);
+  // Null: there is none, or no driver, or it cannot be used because a GPU is lost, which sets `is_gpu_lost`.
+  static std::unique_ptr<Nvml> load(const std::string& library = kLibrary,
+                                    bool* is_gpu_lost = nullptr);
   ~Nvml();
   Nvml(const Nvml&) = delete;
   Nvml& operator=(const Nvml&) = delete;
@@ -78,7 +80,7 @@ class Nvml {
 
   Nvml(void* library, std::unique_ptr<Functions> functions);
   std::optional<unsigned> count() const;
-  Device device(unsigned index) const;
+  Device device(unsigned index, bool* is_lost = nullptr) const;
   Gpu gpu(Device device) const;
   GpuSample sample(Device device) const;
   std::vector<GpuProcess> processes(Device device) const;

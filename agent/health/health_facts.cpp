@@ -35,9 +35,8 @@ class Findings {
   std::vector<Finding> take() { return std::move(findings_); }
 
   void look_at_gpus(const HealthFacts& facts, const HealthFacts& first) {
-    if (facts.nvml_error) {
-      unfit("NVML, the library of the NVIDIA driver, fails with error " +
-            std::to_string(*facts.nvml_error));
+    if (facts.is_nvml_lost) {
+      unfit("the NVIDIA driver cannot be asked, as when it cannot reach a GPU");
     }
     if (facts.gpus.size() < first.gpus.size()) {
       unfit("this node has " + counted(static_cast<std::int64_t>(facts.gpus.size()), "GPU") +
@@ -161,7 +160,7 @@ static void fields(auto& json, Is<RoomLeft> auto& room) {
 
 static void fields(auto& json, Is<HealthFacts> auto& facts) {
   json("gpus", facts.gpus);
-  json("nvml_error", facts.nvml_error);
+  json("is_nvml_lost", facts.is_nvml_lost);
   json("xids", facts.xids);
   json("last_record", facts.last_record);
   json("folders", facts.folders);

@@ -56,7 +56,7 @@ struct RoomLeft {  // in bytes
 
 struct HealthFacts {
   std::vector<GpuHealth> gpus;              // the workers see them
-  std::optional<int> nvml_error;            // it is there, and cannot be used for this reason
+  bool is_nvml_lost = false;                // it cannot be used because of a GPU
   std::vector<Xid> xids;                    // since the question's record
   std::optional<std::int64_t> last_record;  // in /dev/kmsg; none: it cannot be read
   std::vector<FolderHealth> folders;

@@ -5,7 +5,6 @@
 #include <sys/types.h>
 
 #include <functional>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,16 +12,12 @@
 
 namespace ddprun::cli {
 
-struct GpuProcess {
-  pid_t pid = 0;
-  std::string name;
-};
-// A process of this machine that is none of the job; none: it is of the job, or cannot be seen from here.
-using ForeignProcess = std::function<std::optional<GpuProcess>(pid_t)>;
+// The name of a process of this machine that is none of the job; empty: it is of the job, or cannot be seen from here.
+using ForeignProcess = std::function<std::string(pid_t)>;
 
 struct GpusHealth {
   std::vector<agent::GpuHealth> gpus;
-  std::optional<int> error;  // NVML itself fails because of a GPU
+  bool is_nvml_lost = false;  // it cannot be used because of a GPU
 };
 
 // `indices`: which GPUs, in NVML's order. Without the library: no GPUs.

@@ -41,17 +41,16 @@ std::vector<int> gpus_of_workers(const Environment& environment,
 
 // Whose parents and their parents are told by /proc.
 ForeignProcess foreign_to(int agent, const std::string& root) {
-  return [agent, proc = root + "/proc/"](pid_t pid) -> std::optional<GpuProcess> {
+  return [agent, proc = root + "/proc/"](pid_t pid) -> std::string {
     constexpr int kGenerationsMax = 1000;
     const std::string name(trimmed(file_text(proc + std::to_string(pid) + "/comm")));
-    if (name.empty()) return std::nullopt;
     pid_t ancestor = pid;
     for (int i = 0; i < kGenerationsMax && ancestor > 1; ++i) {
-      if (ancestor == agent) return std::nullopt;
+      if (ancestor == agent) return {};
       const std::string status = file_text(proc + std::to_string(ancestor) + "/status");
       ancestor = agent::number(agent::field(status, "PPid")).value_or(0);
     }
-    return GpuProcess{pid, name};
+    return name;
   };
 }
 
@@ -195,9 +194,10 @@ HealthFacts read_node_health(const agent::HealthQuestion& question, const agent:
   at("the GPUs");
   const std::vector<agent::Gpu> all = agent::find_gpus(machine);
   const std::vector<int> indices = gpus_of_workers(environment, all);
-  auto [gpus, error] = gpus_health(machine.nvml_library, indices, foreign_to(question.agent, root));
+  auto [gpus, is_nvml_lost] =
+      gpus_health(machine.nvml_library, indices, foreign_to(question.agent, root));
   facts.gpus = std::move(gpus);
-  facts.nvml_error = error;
+  facts.is_nvml_lost = is_nvml_lost;
   facts.ecc_of_cards = ecc_of_cards(root);
   std::vector<std::string> addresses;
   for (const int index : indices) {

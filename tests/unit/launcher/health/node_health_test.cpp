@@ -152,7 +152,7 @@ TEST_F(NodeHealthTest, AnNvmlThatFailsBecauseOfAGpu) {
   use_nvml();
   EXPECT_THAT(check(), IsEmpty());
   gpus_are("init-999");
-  EXPECT_THAT(check(), Contains(unfit("fails with error 999")));
+  EXPECT_THAT(check(), Contains(unfit("the NVIDIA driver cannot be asked")));
 }
 
 TEST_F(NodeHealthTest, UncorrectableMemoryErrors) {
