@@ -50,6 +50,9 @@ if __name__ == "__main__":
     what = sys.argv[1]
     if what == "function":
         print(launch(f, 5))
+    elif what == "legacy":
+        from torch.distributed.launch import main
+        main(["--nproc-per-node=2", "worker.py", "a"])
     elif what == "program":
         print(launch("/bin/echo", "local rank ${local_rank}"))
     elif what == "stopped":
@@ -202,14 +205,20 @@ class Commands(InFolder):
 
 @unittest.skipUnless(has("torch"), "without the package torch")
 class Library(InFolder):
-    def out_of(self, *arguments):
-        return self.run_it(sys.executable, "library.py", *arguments)[0].splitlines()
+    def out_of(self, *arguments, **more):
+        return self.run_it(sys.executable, "library.py", *arguments, **more)[0].splitlines()
 
     def test_a_function(self):
         self.assertEqual(self.out_of("function"), ["{0: (5, 'ddprun'), 1: (5, 'ddprun')}"])
 
     def test_a_program(self):
         self.assertEqual(sorted(self.out_of("program")), ["local rank 0", "local rank 1", "{0: None, 1: None}"])
+
+    def test_options_about_programs_are_for_torchruns_lines(self):
+        for option in ("--local-rank-arg", "--run-path", "--no-python"):
+            with self.subTest(option):
+                self.assertEqual(self.out_of("function", options=[option]), ["{0: (5, 'ddprun'), 1: (5, 'ddprun')}"])
+        self.are_workers("\n".join(self.out_of("legacy", options=["--local-rank-arg"])), "--local-rank=N a")
 
     def test_failures_are_torchs(self):
         self.assertEqual(self.out_of("raises")[-1], "1 1 1 True True")

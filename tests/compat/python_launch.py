@@ -249,6 +249,11 @@ class Launch(InFolder):
         os.environ.update(PYTHON_EXEC="/of/the/caller")
         self.assertEqual(self.launch(self.work.variables)[0]["PYTHON_EXEC"], "/of/the/caller")
 
+    def test_options_about_programs_are_not_for_a_function(self):
+        os.environ.update(DDPRUN_LOCAL_RANK_ARG="1", PET_NO_PYTHON="1")
+        self.assertEqual(self.launch(os.getenv, "DDPRUN_LOCAL_RANK_ARG"), {0: "1", 1: "1"})
+        self.assertIn("there is no --local-rank-arg", str(self.fails(ValueError, self.work.add, 1, local_rank_arg=True)))
+
     def test_the_exception_of_the_rank_that_failed_first(self):
         error = self.fails(ValueError, self.work.fail, "raises")
         self.assertEqual(str(error), "lr must be positive")

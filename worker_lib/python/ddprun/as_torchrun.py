@@ -94,8 +94,9 @@ def launch_agent(config, entrypoint, args):
 
 def _options(config):
     """The options of ddprun, and the environment that it has."""
+    from ddprun import launching
     # torchrun has read these already, or is called as a library, which does not read them.
-    variables = {name: value for name, value in os.environ.items() if not name.startswith("PET_")}
+    variables = {name: value for name, value in launching.inherited().items() if not name.startswith("PET_")}
     if config.log_line_prefix_template is not None:
         variables["TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"] = config.log_line_prefix_template
     options = {"nnodes": f"{config.min_nodes}:{config.max_nodes}", "nproc_per_node": config.nproc_per_node, **_of_logs(config.logs_specs),

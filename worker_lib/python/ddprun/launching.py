@@ -18,6 +18,9 @@ from ddprun import LaunchError, debugging, program
 
 CALL, CALLER, RESULT, ERROR = "call", "caller", "result", "error"  # files in the folder
 _EVENTS, WORDS = "events", "words"  # what ddprun tells
+# These say how a program is run, and its arguments; the command line that is made here says all of that.
+_OF_PROGRAMS = ("module", "no_python", "run_path", "local_rank_arg")
+_VARIABLES_OF_PROGRAMS = {prefix + name.upper() for prefix in ("DDPRUN_", "PET_") for name in _OF_PROGRAMS}
 is_importing_main = False  # in a worker, while it imports the caller's script
 
 # Executes ddprun when the caller has written a byte; not if the caller was interrupted before, or is gone. ddprun gets SIGTERM when the
@@ -104,7 +107,8 @@ def _send(folder, f, args, kwargs, environment):
     main = () if needs_main else ("init_main_from_name", "init_main_from_path")
     for each in ("name", "authkey", "start_method", *main):  # for processes that multiprocessing starts
         caller.pop(each, None)
-    changed = {name: os.environ.get(name) for name, value in environment.items() if os.environ.get(name) != value}
+    names = environment.keys() | _VARIABLES_OF_PROGRAMS
+    changed = {name: os.environ.get(name) for name in names if os.environ.get(name) != environment.get(name)}
     with open(os.path.join(folder, CALLER), "wb") as file:
         pickle.dump((caller, changed), file)
 
@@ -199,6 +203,11 @@ def _error(words, code, rank=None, finished=None):
     return error
 
 
+def inherited():
+    """The environment of this process, for a ddprun whose command line says all about the program."""
+    return {name: value for name, value in os.environ.items() if name not in _VARIABLES_OF_PROGRAMS}
+
+
 def run_job(folder, path, options, command, environment):
     """Runs ddprun. Returns its exit code and what it has told; where it has started no workers that is an error."""
     its_events = options.get("events", os.environ.get("DDPRUN_EVENTS") or None)
@@ -229,12 +238,15 @@ def launch(f, args, kwargs, nproc_per_node, options, path=None, variables=None):
         raise TypeError("kwargs of launch() is a dict of the function's keywords")
     if isinstance(nproc_per_node, bool) or not isinstance(nproc_per_node, (int, str)):
         raise TypeError("nproc_per_node of launch() is a number or a word, as 'gpu'")
+    for name in _OF_PROGRAMS:
+        if options.get(name):
+            raise ValueError(f"launch() calls a function, for which there is no --{name.replace('_', '-')}")
     path = path or program.find()
     options = {"nproc_per_node": nproc_per_node, **options}
     _options(options)  # a wrong one before anything is made
     with tempfile.TemporaryDirectory(prefix="ddprun-launch-") as folder:
         # The interpreter that has pickled. A failure that the caller may handle is none of an outer launcher's or of Kubernetes.
-        environment = {**(os.environ if variables is None else variables), "PYTHON_EXEC": debugging.python(folder) or sys.executable,
+        environment = {**(inherited() if variables is None else variables), "PYTHON_EXEC": debugging.python(folder) or sys.executable,
                        "DDPRUN_TERMINATION_LOG": os.path.join(folder, WORDS)}
         environment.pop("TORCHELASTIC_ERROR_FILE", None)
         _send(folder, f, args, kwargs, environment)
