@@ -33,6 +33,11 @@ constexpr std::string_view kNoFiles = "/dev/null";
 constexpr int kMaxWorkersPerNode = 4096;               // more are taken for a typing error
 constexpr std::chrono::seconds kDeviceCountLimit{60};  // PyTorch from a slow file server
 
+// For this ddprun and not for one that a worker starts: that is called by another Python, and its recording and its port
+// would be the same.
+constexpr const char* kOwnVariables[] = {kCallersPython, "DDPRUN_RECORD", "DDPRUN_METRICS_PORT",
+                                         "DDPRUN_METRICS_ADDRESS"};
+
 const std::string* find(const Environment& environment, std::string_view name) {
   const auto found = environment.find(name);
   return found == environment.end() ? nullptr : &found->second;
@@ -54,6 +59,7 @@ class Planner {
       : command_(command), environment_(environment), surroundings_(surroundings) {
     plan_.settings = settings;
     plan_.job.environment = environment;
+    for (const char* const name : kOwnVariables) plan_.job.environment.erase(name);
   }
 
   Result<Plan> make() {

@@ -338,14 +338,16 @@ std::string environment_bin() {
 
 Result<FoundPython> find_python(const Environment& environment,
                                 const std::string& environment_bin) {
-  if (const std::string chosen = value_or_empty(environment, "PYTHON_EXEC"); !chosen.empty()) {
+  for (const char* const variable : {"PYTHON_EXEC", kCallersPython}) {
+    const std::string chosen = value_or_empty(environment, variable);
+    if (chosen.empty()) continue;
     if (chosen.find('/') != std::string::npos) {
-      if (is_executable(chosen)) return FoundPython{chosen, "PYTHON_EXEC"};
+      if (is_executable(chosen)) return FoundPython{chosen, variable};
     } else if (auto found = find_on_path(chosen, environment)) {
-      return FoundPython{*found, "PYTHON_EXEC"};
+      return FoundPython{*found, variable};
     }
     return fail(ErrorCode::kNotFound,
-                "PYTHON_EXEC=" + chosen + " is no program that can be executed");
+                std::string(variable) + "=" + chosen + " is no program that can be executed");
   }
   for (const char* const variable : {"VIRTUAL_ENV", "CONDA_PREFIX"}) {
     const std::string prefix = value_or_empty(environment, variable);

@@ -35,9 +35,13 @@ enum class RunAs {
   kRunPath,   // --run-path: a Python script, run by runpy inside torch's @record
 };
 
+// A Python that becomes or starts ddprun (python -m ddprun, ddprun.launch) names itself to it by this variable.
+inline constexpr const char* kCallersPython = "DDPRUN_PYTHON";
+
 struct FoundPython {
   std::string path;
-  std::string why;  // "PYTHON_EXEC", "VIRTUAL_ENV", "CONDA_PREFIX", "ddprun's environment", "PATH"
+  std::string
+      why;  // "PYTHON_EXEC", "DDPRUN_PYTHON", "VIRTUAL_ENV", "CONDA_PREFIX", "ddprun's environment", "PATH"
 };
 
 struct FoundProgram {
@@ -64,7 +68,7 @@ std::string current_directory();
 std::string environment_bin(const std::string& called, const std::string& directory);
 std::string environment_bin();  // of this process, as it was called
 
-// PYTHON_EXEC, else the active virtual environment's, else conda's, else that of `environment_bin`,
+// PYTHON_EXEC, else the caller's Python, else the active virtual environment's, else conda's, else that of `environment_bin`,
 // else python3 or python on PATH. (torchrun: PYTHON_EXEC, else the one that it was installed with.)
 Result<FoundPython> find_python(const Environment& environment, const std::string& environment_bin);
 

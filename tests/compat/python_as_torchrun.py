@@ -50,6 +50,8 @@ if __name__ == "__main__":
     what = sys.argv[1]
     if what == "function":
         print(launch(f, 5))
+    elif what == "nested":
+        print(launch(os.system, "./nested.sh"))
     elif what == "legacy":
         from torch.distributed.launch import main
         main(["--nproc-per-node=2", "worker.py", "a"])
@@ -155,6 +157,18 @@ class Ways(InFolder):
         (self.folder / "nested.sh").write_text("#!/bin/sh\nexec torchrun --nproc-per-node=2 worker.py\n")
         (self.folder / "nested.sh").chmod(0o755)
         self.workers("torchrun", "--nproc-per-node=1", "./nested.sh")
+
+    def test_a_worker_that_calls_torchrun_by_another_python(self):
+        inner = self.folder / "bin"
+        (inner / "python").symlink_to(sys.executable)
+        (self.folder / "pyvenv.cfg").symlink_to(Path(sys.prefix) / "pyvenv.cfg")
+        (self.folder / "lib").symlink_to(Path(sys.prefix) / "lib")
+        (self.folder / "which.py").write_text("import sys\nprint(sys.executable)\n")
+        (self.folder / "nested.sh").write_text(f"#!/bin/sh\nexec {inner}/python -m torch.distributed.run which.py\n")
+        (self.folder / "nested.sh").chmod(0o755)
+        for how in (("-m", "torch.distributed.run", "./nested.sh"), ("library.py", "nested")):
+            out, _ = self.run_it(sys.executable, *how)
+            self.assertEqual({line for line in out.splitlines() if line.startswith("/")}, {f"{inner}/python"})
 
     def test_the_users_own_python_path_and_sitecustomize(self):
         (self.folder / "own").mkdir()

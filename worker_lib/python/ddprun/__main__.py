@@ -1,5 +1,7 @@
 """`python -m ddprun OPTIONS train.py` is the program ddprun of this Python's environment, and its scripts are run by this Python
 (PYTHON_EXEC counts more, as under torchrun).
+
+DDPRUN_PYTHON names the latter to ddprun, which does not give it to its workers: a Python that one of them starts may become ddprun, too.
 """
 import os
 import signal
@@ -21,7 +23,7 @@ def execute(command):
     """This process becomes ddprun."""
     if "debugpy" in sys.modules:
         debug(command)
-    os.environ["PYTHON_EXEC"] = os.environ.get("PYTHON_EXEC") or sys.executable
+    os.environ["DDPRUN_PYTHON"] = sys.executable
     for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them; ddprun's workers would, too
         signal.signal(number, signal.SIG_DFL)
     for each in (sys.stdout, sys.stderr):
@@ -39,7 +41,8 @@ def debug(command):
         python = debugging.python(folder)
         if python is None:
             return
-        job = subprocess.Popen(command, env={**os.environ, "PYTHON_EXEC": python})
+        os.environ.pop("PYTHON_EXEC", None)
+        job = subprocess.Popen(command, env={**os.environ, "DDPRUN_PYTHON": python})
         while True:
             try:
                 code = job.wait()

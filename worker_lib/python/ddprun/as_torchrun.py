@@ -88,7 +88,7 @@ def launch_agent(config, entrypoint, args):
         if not callable(entrypoint):
             return _run_program(name, options, variables, *_command(entrypoint, args, variables))
         if entrypoint is getattr(run, "run_script_path", None):
-            return _run_program(name, {**options, "run_path": True}, {"PYTHON_EXEC": sys.executable, **variables}, args)
+            return _run_program(name, {**options, "run_path": True}, {**variables, "DDPRUN_PYTHON": sys.executable}, args)
         return _call(name, entrypoint, args, options, variables)
 
 
@@ -148,10 +148,10 @@ def _of_rendezvous(config):
 def _command(entrypoint, args, variables):
     """The options for a program, and its words. `python -u script` gets what ddprun has for Python."""
     words = [str(each) for each in args]
-    if entrypoint in (sys.executable, os.environ.get("PYTHON_EXEC")) and len(words) > 1 and words[0] == "-u":
+    if entrypoint == (os.environ.get("PYTHON_EXEC") or sys.executable) and len(words) > 1 and words[0] == "-u":
         is_module = words[1] == "-m"
         if is_module or not words[1].startswith("-"):
-            variables["PYTHON_EXEC"] = entrypoint
+            variables["DDPRUN_PYTHON"] = entrypoint
             return words[1 + is_module:], {"module": is_module}
     return [entrypoint, *words], {"no_python": True}
 
@@ -159,8 +159,9 @@ def _command(entrypoint, args, variables):
 def _run_program(name, options, variables, words, more={}):
     from ddprun import debugging, launching
     with tempfile.TemporaryDirectory(prefix="ddprun-launch-") as folder:
-        if "PYTHON_EXEC" in variables:
-            variables["PYTHON_EXEC"] = debugging.python(folder) or variables["PYTHON_EXEC"]
+        if python := debugging.python(folder):
+            variables.pop("PYTHON_EXEC", None)
+            variables["DDPRUN_PYTHON"] = python
         # What a failed worker has written (torch's @record) is copied there.
         errors = variables.setdefault("TORCHELASTIC_ERROR_FILE", os.path.join(folder, "error.json"))
         code, told = launching.run_job(folder, _program(), {**options, **more}, ["--", *map(str, words)], variables)
