@@ -115,12 +115,9 @@ int run(int argc, char** argv, const Environment& environment) {
   }
   auto line = parse_command_line(arguments);
   if (!line) return refuse(line.error(), environment);
-  auto& exit_code = line->values[static_cast<std::size_t>(OptionId::kExitCode)];
-  if (is_called_torchrun(executed_as()) && !exit_code &&
-      value_or_empty(environment, "DDPRUN_EXIT_CODE").empty()) {
-    exit_code = "torchrun";
-  }
-  const auto site = find_site(environment);
+  const bool is_torchrun = argc > 0 && is_called_torchrun(argv[0]);
+  auto site = find_site(environment);
+  if (site) site->is_for_torchrun = is_torchrun;
   Settings settings = resolve(*line, environment, {}, site);
   if (const auto done = print_information(*line, settings, environment)) return *done;
 
@@ -131,6 +128,9 @@ int run(int argc, char** argv, const Environment& environment) {
   Taking take;
   const ConfigFile file = take(read_config(resolved(settings, OptionId::kConfig)));
   if (!file.values.empty()) settings = resolve(*line, environment, file.values, site);
+  if (Setting& rule = settings[OptionId::kExitCode]; is_torchrun && rule.is_default()) {
+    rule.text = "torchrun";
+  }
   const bool is_dry_run = take(read_flag(resolved(settings, OptionId::kDryRun)));
   const ResolvedOption json = resolved(settings, OptionId::kJson);
   const bool as_json = take(read_flag(json));

@@ -164,8 +164,8 @@ Error become_as_torchrun(const CommandLine& line, const Environment& environment
   return error_from_errno(errno, "cannot execute " + name);
 }
 
-bool is_called_torchrun(const std::string& file) {
-  return std::string_view(file).substr(file.rfind('/') + 1) == kTorchrun;
+bool is_called_torchrun(const std::string& name) {
+  return std::string_view(name).substr(name.rfind('/') + 1) == kTorchrun;
 }
 
 }  // namespace ddprun::cli

@@ -13,7 +13,8 @@ namespace ddprun::cli {
 // the line become variables (DDPRUN_…), for each ddprun that is started in torchrun's place.
 Error become_as_torchrun(const CommandLine& line, const Environment& environment);
 
-// Whether this process was executed by the folder's link. `file`: how it was executed.
-bool is_called_torchrun(const std::string& file);
+// Whether this process is in torchrun's place, and so has its defaults. `name`: argv[0], as the folder's link and
+// as_torchrun.py give it.
+bool is_called_torchrun(const std::string& name);
 
 }  // namespace ddprun::cli

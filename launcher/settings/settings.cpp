@@ -63,7 +63,8 @@ std::string said(const ResolvedOption& option) {
 // - --standalone, or another number of nodes than the site's: this is another job than the site's,
 //   so nothing about nodes is taken from it;
 // - --rdzv-endpoint or --master-addr: the nodes meet there and not at the site's place;
-// - a job on one node needs no meeting place.
+// - a job on one node needs no meeting place;
+// - in torchrun's place no number of workers or nodes: a line of torchrun's without --nnodes is a job of one node.
 // One function for each rule; values that do not count are erased from the site.
 class SiteRules {
  public:
@@ -72,6 +73,7 @@ class SiteRules {
   }
 
   void apply() {
+    if (site_.is_for_torchrun) leave_counts_to_torchrun();
     if (!is_said(OptionId::kNnodes) && !is_standalone(settings_)) {
       settings_.site.warnings = site_.warnings;
       ask_whether_together();
@@ -97,6 +99,15 @@ class SiteRules {
   const SiteValue* value(OptionId id) const {
     const auto found = site_.values.find(id);
     return found == site_.values.end() || !found->second ? nullptr : &*found->second;
+  }
+
+  void leave_counts_to_torchrun() {
+    site_.values.erase(OptionId::kNprocPerNode);
+    if (is_said(OptionId::kNnodes)) return;
+    drop(kAboutNodes);
+    site_.too_many.reset();
+    site_.uncounted.reset();
+    site_.warnings.clear();
   }
 
   void ask_whether_together() {

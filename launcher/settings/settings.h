@@ -34,6 +34,8 @@ struct SiteValue {
 
 struct Site {
   std::string name;  // "Slurm"
+  // ddprun is called as torchrun, whose defaults count more than the site: one worker, one node.
+  bool is_for_torchrun = false;
   // A value, or why it cannot be known; that error counts only if the user does not give the value.
   // The meeting place is in kMasterAddr and kMasterPort; with c10d they become --rdzv-endpoint.
   std::map<OptionId, Result<SiteValue>> values;

@@ -148,6 +148,15 @@ class Ways(InFolder):
         self.workers(sys.executable, "-m", "torch.distributed.run", *torchrun[1:], arguments="fail", code=1)
         self.workers(*torchrun, arguments="fail", code=3, options=["--exit-code=worker"])
 
+    def test_numbers_of_workers_and_nodes_are_torchruns(self):
+        """In a batch script of two nodes, and of one."""
+        for nodes in ("2", "1"):
+            self.environment |= {"SLURM_JOB_ID": "77", "SLURM_JOB_NUM_NODES": nodes, "SLURM_NNODES": nodes, "SLURMD_NODENAME": "n1",
+                                 "SLURM_CPUS_ON_NODE": "2"}
+            for torchrun in (("torchrun",), (sys.executable, "-m", "torch.distributed.run")):
+                with self.subTest(torchrun, nodes=nodes):
+                    self.assertEqual(self.run_it(*torchrun, "worker.py")[0], "ddprun 0 1 \n")
+
     def test_options_are_for_each_ddprun(self):
         told = self.folder / "events"
         self.workers(sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "worker.py", options=[f"--events={told}"])

@@ -16,23 +16,23 @@ def main():
     except FileNotFoundError as error:
         print(f"ddprun: {error}", file=sys.stderr)
         sys.exit(127)
-    execute([path, *sys.argv[1:]])
+    execute(path, [path, *sys.argv[1:]])
 
 
-def execute(command):
-    """This process becomes ddprun."""
+def execute(path, command):
+    """This process becomes ddprun, with these words, of which the first is the name that it is called by."""
     if "debugpy" in sys.modules:
-        debug(command)
+        debug(path, command)
     os.environ["DDPRUN_PYTHON"] = sys.executable
     for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them; ddprun's workers would, too
         signal.signal(number, signal.SIG_DFL)
     for each in (sys.stdout, sys.stderr):
         if each is not None:
             each.flush()
-    os.execv(command[0], command)
+    os.execv(path, command)
 
 
-def debug(command):
+def debug(path, command):
     """The debugger's session is that of this process, which has to stay then."""
     import subprocess
     import tempfile
@@ -42,7 +42,7 @@ def debug(command):
         if python is None:
             return
         os.environ.pop("PYTHON_EXEC", None)
-        job = subprocess.Popen(command, env={**os.environ, "DDPRUN_PYTHON": python})
+        job = subprocess.Popen(command, executable=path, env={**os.environ, "DDPRUN_PYTHON": python})
         while True:
             try:
                 code = job.wait()

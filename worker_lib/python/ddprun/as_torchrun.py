@@ -25,8 +25,8 @@ def install():
     module = _own_module()
     if module is not None:
         from ddprun import __main__
-        rule = [] if os.environ.get("DDPRUN_EXIT_CODE") else ["--exit-code=torchrun"]
-        __main__.execute([_program(), *rule, *(["--local-rank-arg"] if module == _LEGACY else []), *sys.argv[1:]])
+        # Called by this name, it has torchrun's defaults.
+        __main__.execute(_program(), ["torchrun", *(["--local-rank-arg"] if module == _LEGACY else []), *sys.argv[1:]])
     if _API in sys.modules:
         _replace(sys.modules[_API])
     elif not any(isinstance(each, _Finder) for each in sys.meta_path):

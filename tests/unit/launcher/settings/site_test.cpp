@@ -156,6 +156,33 @@ TEST(SiteRules, AdviceAboutNodesIsForThoseWhoSayNothingAboutThem) {
   EXPECT_THAT(resolved({"--standalone"}, site).site.warnings, IsEmpty());
 }
 
+TEST(SiteRules, InTorchrunsPlaceItsDefaultsCount) {
+  Site site = three_nodes();
+  site.is_for_torchrun = true;
+  site.warnings = {"beware"};
+  site.too_many = {3, Error{ErrorCode::kInvalidArgument, "too many", {}}};
+  site.values.insert({OptionId::kNprocPerNode, SiteValue{"8", "GPUS", /*is_proposal=*/true}});
+  site.values.insert({OptionId::kPreemptSignal, SiteValue{"USR1", "here"}});
+  const Settings alone = resolved({}, site);
+  for (const OptionId id : {OptionId::kNnodes, OptionId::kNodeRank, OptionId::kMasterAddr,
+                            OptionId::kRdzvId, OptionId::kNprocPerNode}) {
+    EXPECT_TRUE(alone[id].is_default()) << spec_of(id).name;
+  }
+  EXPECT_EQ(alone[OptionId::kPreemptSignal], from_site("USR1", "here"));
+  EXPECT_THAT(alone.site.warnings, IsEmpty());
+  EXPECT_FALSE(alone.site.error);
+  const Settings together = resolved({"--nnodes=3"}, site);
+  EXPECT_EQ(together[OptionId::kNodeRank], from_site("1", "RANK"));
+  EXPECT_TRUE(together[OptionId::kNprocPerNode].is_default());
+
+  site = three_nodes();
+  site.is_for_torchrun = true;
+  const Error error{ErrorCode::kInvalidArgument, "this job has 3 nodes", {}};
+  site.values.insert_or_assign(OptionId::kNnodes, tl::unexpected(error));
+  site.uncounted = {"how many", "JOBSET_NAME"};
+  EXPECT_FALSE(resolved({}, site).site.error);
+}
+
 TEST(SiteRules, InsideAWorkerOfALauncherThereIsNone) {
   const Environment step = {{"SLURM_JOB_ID", "1"}, {"SLURM_STEP_ID", "0"}, {"SLURM_PROCID", "0"}};
   EXPECT_TRUE(find_site(step));
