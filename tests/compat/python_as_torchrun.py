@@ -179,6 +179,12 @@ class Ways(InFolder):
             out, _ = self.run_it(sys.executable, *how)
             self.assertEqual({line for line in out.splitlines() if line.startswith("/")}, {f"{inner}/python"})
 
+    def test_a_part_of_the_tree_may_have_torchs_own(self):
+        for out_of_it in (("DDPRUN_AS_TORCHRUN=0",), ("DDPRUN_AS_TORCHRUN=false",), ("-u", "DDPRUN_AS_TORCHRUN")):
+            with self.subTest(out_of_it):
+                out, err = self.run_it("env", *out_of_it, sys.executable, "-m", "torch.distributed.run", "worker.py")
+                self.assertEqual((out.split()[0][:6], err), ("python", ""))
+
     def test_the_users_own_python_path_and_sitecustomize(self):
         (self.folder / "own").mkdir()
         (self.folder / "own/sitecustomize.py").write_text("print('of the user')\n")
@@ -195,12 +201,15 @@ class Ways(InFolder):
         (site / "ddprun-0.dist-info/entry_points.txt").write_text("[torch.backends]\nddprun = ddprun._torch_autoload:install\n")
         (self.folder / "bin/ddprun").symlink_to(DDPRUN)
         self.environment |= {"PYTHONPATH": str(site), "PATH": f"{self.folder / 'bin'}:{self.environment['PATH']}"}
-        for value, agent in (("1", "ddprun"), ("0", "python")):
+        for value, agent, words in (("1", "ddprun", ""), ("true", "ddprun", ""), (str(DDPRUN), "ddprun", ""), ("0", "python", ""),
+                                    ("false", "python", ""), ("no", "python", "DDPRUN_AS_TORCHRUN=no: give 1 (on), 0 (off), or the path")):
             with self.subTest(value):
                 self.environment["DDPRUN_AS_TORCHRUN"] = value
                 done = subprocess.run([sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "worker.py"], env=self.environment,
                                       cwd=self.folder, capture_output=True, text=True, timeout=LIMIT_S)
                 self.assertEqual((done.returncode, done.stdout.count(agent)), (0, 2), done.stdout + done.stderr)
+                self.assertIn(words, done.stderr)
+                self.assertEqual("torchrun is not ddprun" in done.stderr, words != "", done.stderr)
 
 
 class Commands(InFolder):

@@ -1,7 +1,7 @@
 """torch calls this at the end of its import (an entry point "torch.backends").
 
 DDPRUN_TORCH_BACKEND=shm: programs which say `init_process_group("gloo")` take shm for the CPU as they are, under any launcher.
-DDPRUN_AS_TORCHRUN=1: ddprun is in torchrun's place (as_torchrun.py).
+DDPRUN_AS_TORCHRUN=1, or the path of the program: ddprun is in torchrun's place (as_torchrun.py).
 
 All other programs pay for this file, so it imports nothing that they need not have.
 """
@@ -14,12 +14,16 @@ _VARIABLE = "DDPRUN_TORCH_BACKEND"
 
 def install():
     install_backend()
-    if os.environ.get("DDPRUN_AS_TORCHRUN", "") not in ("", "0"):
-        put_in_torchruns_place()
+    put_in_torchruns_place()
 
 
 def put_in_torchruns_place():
+    value = os.environ.get("DDPRUN_AS_TORCHRUN", "")
+    if value in ("", "0", "false"):
+        return
     try:
+        if value not in ("1", "true") and "/" not in value:
+            raise ValueError(f"DDPRUN_AS_TORCHRUN={value}: give 1 (on), 0 (off), or the path of the program ddprun")
         from ddprun import as_torchrun
         as_torchrun.install()
     except Exception as error:
