@@ -40,6 +40,11 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 def f(value):
     if value == "raises" and os.environ["RANK"] == "1":
         raise ValueError("lr must be positive")
+    if value == "leaves":
+        import ddprun
+        open(f"ready-{os.environ['RANK']}", "w").close()
+        while not ddprun.should_leave():
+            time.sleep(0.01)
     return value, os.path.basename(os.readlink(f"/proc/{os.getppid()}/exe"))
 
 if __name__ == "__main__":
@@ -62,6 +67,8 @@ if __name__ == "__main__":
             launch("/bin/sh", "-c", "trap 'touch saved; exit' TERM; touch ready; while :; do sleep 0.01; done")
         except SignalException as error:
             print("stopped by", error.sigval.name, os.path.exists("saved"))
+    elif what == "leaves":
+        launch(f, what)
     elif what == "refused":
         from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
         class Own(DefaultLogsSpecs):
@@ -260,14 +267,22 @@ class Library(InFolder):
         self.assertRegex(self.out_of("refused")[0], "and was given a Own")
 
     def test_a_signal_is_passed_on_and_awaited(self):
-        process = self.start(sys.executable, "library.py", "stopped")
+        _, out, err = self.signalled(signal.SIGTERM, "stopped", "ready")
+        self.assertEqual(out, "stopped by SIGTERM True\n", err)
+
+    def test_a_preemption_is_passed_on(self):
+        code, _, err = self.signalled(signal.SIGUSR1, "leaves", "ready-0", "ready-1", options=["--preempt-signal=SIGUSR1"])
+        self.assertEqual(code, 113, err)
+
+    def signalled(self, number, what, *ready, **more):
+        process = self.start(sys.executable, "library.py", what, **more)
         deadline = time.monotonic() + LIMIT_S
-        while not (self.folder / "ready").exists():
+        while not all((self.folder / name).exists() for name in ready):
             self.assertLess(time.monotonic(), deadline)
             time.sleep(0.01)
-        process.send_signal(signal.SIGTERM)
+        process.send_signal(number)
         out, err = process.communicate(timeout=LIMIT_S)
-        self.assertEqual(out, "stopped by SIGTERM True\n", err)
+        return process.returncode, out, err
 
 
 class Frameworks(InFolder):

@@ -216,9 +216,10 @@ def launch(f: "Callable[..., Any]", args: "Sequence[Any]" = (), kwargs: "Mapping
     otherwise (a signal, sys.exit(3)), if its exception or a result cannot be unpickled here, and if the job was stopped or preempted.
     Raises TypeError and ValueError for wrong arguments and options, pickle.PicklingError for what cannot be sent, FileNotFoundError
     if the program ddprun is not there, RuntimeError in a script that calls launch() without the condition above. With KeyboardInterrupt the
-    workers get SIGINT, with a second one SIGKILL; it is raised when they have ended. Also the death of the caller ends them.
+    workers get SIGINT, with a second one SIGKILL; it is raised when they have ended. Also the death of the caller ends them. SIGUSR1 and
+    SIGUSR2, by which a preemption may be announced, are passed on to ddprun, unless the program handles them itself.
 
-    Any thread may call, also several at once; then Ctrl-C reaches the main thread alone.
+    Any thread may call, also several at once; then Ctrl-C reaches the main thread alone, and SIGUSR1 is not passed on.
     """
     from ddprun import launching
     return launching.launch(f, args, kwargs, nproc_per_node, options)

@@ -192,7 +192,9 @@ def _call(name, function, args, options, variables):
 def _failure(name, code, finished, errors, is_kept):
     from torch.distributed.elastic.multiprocessing import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
-    if finished.get("outcome") in ("stopped", "preempted"):  # 113 asks for a requeue
+    if finished.get("outcome") == "preempted":  # the code asks for a requeue
+        return SystemExit(code)
+    if finished.get("outcome") == "stopped":
         number = finished.get("signal")
         return SystemExit(code) if number is None else SignalException(f"ddprun got signal: {number}", signal.Signals(number))
     cause = finished.get("cause") or {}

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import types
 
 from ddprun import LaunchError, debugging, program
@@ -24,7 +25,8 @@ _VARIABLES_OF_PROGRAMS = {prefix + name.upper() for prefix in ("DDPRUN_", "PET_"
 is_importing_main = False  # in a worker, while it imports the caller's script
 
 # Executes ddprun when the caller has written a byte; not if the caller was interrupted before, or is gone. ddprun gets SIGTERM when the
-# caller's thread ends, whatever ends it. Signals that Python ignores are not ignored in workers.
+# caller's thread ends, whatever ends it. Signals that Python ignores are not ignored in workers. A notice that has come already stays
+# blocked for ddprun, which takes it then.
 _START = """
 import ctypes, os, signal, sys
 caller, go = map(int, sys.argv[1:3])
@@ -34,6 +36,7 @@ if not os.read(go, 1) or os.getppid() != caller:
 os.close(go)
 for number in (signal.SIGPIPE, signal.SIGXFSZ):
     signal.signal(number, signal.SIG_DFL)
+signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1, signal.SIGUSR2} - signal.sigpending())
 os.execv(sys.argv[3], sys.argv[3:])
 """
 
@@ -140,13 +143,17 @@ def _options(options):
 def _run(command, environment):
     """Returns ddprun's exit code when it has ended, and with it its workers. Also an interruption of this thread waits for that."""
     go, may_go = os.pipe()
-    process = None
+    process, notices = None, _notices()
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, notices)
     try:
         # A session of its own: the terminal's signals reach the caller alone, which passes on each once.
         start = [sys.executable, "-ISc", _START, str(os.getpid()), str(go), *command]
         if "pydevd" in sys.modules:  # a debugger, which would follow into each Python that it sees
             start = ["/bin/sh", "-c", 'exec "$@"', "sh", *start]
         process = subprocess.Popen(start, env=environment, start_new_session=True, pass_fds=(go,))
+        for each in notices:
+            signal.signal(each, lambda number, _: process.send_signal(number))
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         os.write(may_go, b".")
         _await(process)
     except BaseException as error:
@@ -160,10 +167,20 @@ def _run(command, environment):
                 number = signal.SIGTERM  # a second signal has ddprun kill its workers; SIGINT again counts only after a second
         raise
     finally:
+        for each in notices:
+            signal.signal(each, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         os.close(go)
         os.close(may_go)
     code = process.wait()
     return code if code >= 0 else 128 - code
+
+
+def _notices():
+    """The signals for ddprun that the program does not handle: one may announce a preemption (--preempt-signal)."""
+    if threading.current_thread() is not threading.main_thread():
+        return []
+    return [number for number in (signal.SIGUSR1, signal.SIGUSR2) if signal.getsignal(number) == signal.SIG_DFL]
 
 
 def _await(process):
