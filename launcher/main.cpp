@@ -121,15 +121,16 @@ int run(int argc, char** argv, const Environment& environment) {
   Settings settings = resolve(*line, environment, {}, site);
   if (const auto done = print_information(*line, settings, environment)) return *done;
 
-  if (line->value(OptionId::kAsTorchrun)) {
-    return refuse(become_as_torchrun(*line, environment), environment);
-  }
-
   Taking take;
   const ConfigFile file = take(read_config(resolved(settings, OptionId::kConfig)));
   if (!file.values.empty()) settings = resolve(*line, environment, file.values, site);
   if (Setting& rule = settings[OptionId::kExitCode]; is_torchrun && rule.is_default()) {
     rule.text = "torchrun";
+  }
+  const std::string before = is_torchrun ? called_by_path(environment) : "";
+  const std::string called = before.empty() ? executed_as() : before;
+  if (line->value(OptionId::kAsTorchrun) && !take.error) {
+    return refuse(become_as_torchrun(*line, file.values, environment, called), environment);
   }
   const bool is_dry_run = take(read_flag(resolved(settings, OptionId::kDryRun)));
   const ResolvedOption json = resolved(settings, OptionId::kJson);
@@ -142,12 +143,11 @@ int run(int argc, char** argv, const Environment& environment) {
   const std::string directory = current_directory();
   // It may throw, and GCC 12 destroys members twice if an initialiser of an aggregate throws.
   std::string id = boost::uuids::to_string(boost::uuids::random_generator()());
-  const Surroundings surroundings{
-      {directory, own_folder, environment_bin(executed_as(), directory)},
-      {},
-      std::move(id),
-      rdzv::kMungeLibrary,
-      ::getpid() == 1};
+  const Surroundings surroundings{{directory, own_folder, environment_bin(called, directory)},
+                                  {},
+                                  std::move(id),
+                                  rdzv::kMungeLibrary,
+                                  ::getpid() == 1};
   auto plan = make_plan(settings, line->command.empty() ? file.command : line->command, environment,
                         surroundings);
   if (!plan) return refuse(plan.error(), environment);

@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <filesystem>
 #include <fstream>
@@ -18,7 +19,8 @@
 
 #include "agent/python/python_archives.h"
 #include "launcher/cli/option_table.h"
-#include "launcher/plan/program.h"
+#include "launcher/plan/plan.h"
+#include "launcher/settings/values.h"
 #include "rendezvous/common/exec_arguments.h"
 #include "rendezvous/common/open_files.h"
 #include "rendezvous/common/unique_fd.h"
@@ -27,6 +29,7 @@ namespace ddprun::cli {
 namespace {
 
 constexpr std::string_view kTorchrun = "torchrun";
+constexpr const char* kVariable = "DDPRUN_AS_TORCHRUN";
 
 // torch calls the function at the end of its import, as it does for the installed package, which
 // counts more than the one in the archive.
@@ -86,11 +89,19 @@ std::string in_front(const std::string& first, const std::string& others) {
   return others.empty() ? first : first + ":" + others;
 }
 
-Environment changed(const CommandLine& line, Environment environment, const std::string& folder) {
+// The command may go to another folder.
+std::string from_here(const OptionSpec& spec, const std::string& text) {
+  const bool is_stream = spec.id == OptionId::kEvents && (text == "-" || text.starts_with("fd:"));
+  const bool is_file = spec.value_name.starts_with("FILE") || spec.value_name == "DIR";
+  return is_file && !is_stream && !text.empty() ? std::filesystem::absolute(text).string() : text;
+}
+
+Environment changed(const CommandLine& line, Environment environment, const std::string& folder,
+                    const std::string& called) {
   for (const OptionSpec& spec : option_table()) {
     const auto& value = line.value(spec.id);
     if (value && spec.variables != Variables::kNone) {
-      environment[variables_of(spec).front()] = *value;
+      environment[variables_of(spec).front()] = from_here(spec, *value);
     }
   }
   std::string path = value_or_empty(environment, "PATH");
@@ -98,8 +109,41 @@ Environment changed(const CommandLine& line, Environment environment, const std:
   environment["PATH"] = in_front(folder + "/bin", path);
   environment["PYTHONPATH"] =
       in_front(folder + "/python", value_or_empty(environment, "PYTHONPATH"));
-  environment["DDPRUN_AS_TORCHRUN"] = own_file();
+  environment[kVariable] = called.empty() ? own_file() : std::filesystem::absolute(called).string();
   return environment;
+}
+
+// What is wrong in each line of torchrun's. Options about nodes, devices and the program may be right only together with
+// those of a line: of them their values alone are read.
+Result<void> check_values(Settings settings, const Environment& environment) {
+  using enum OptionId;
+  const auto option = [&](OptionId id) { return resolved(settings, id); };
+  Taking take;
+  for (const OptionSpec& spec : option_table()) {
+    if (!spec.choices.empty()) take(read_choice(option(spec.id)));
+  }
+  take(read_node_count(option(kNnodes)));
+  take(read_integer(option(kNodeRank), 0));
+  take(read_integer(option(kMasterPort), 0, 65535));
+  take(read_integer(option(kStoreMemory), 1));
+  take(read_ranks(option(kAttachDebugger)));
+  if (take.error) return fail(*std::move(take.error));
+  const auto forget = [&](OptionId id) {
+    settings[id] = {std::string(spec_of(id).default_text), {}};
+  };
+  for (int id = static_cast<int>(kNnodes); id <= static_cast<int>(kNoToken); ++id) {
+    forget(static_cast<OptionId>(id));
+  }
+  for (const OptionId id : {kStandalone, kModule, kNoPython, kRunPath, kVirtualLocalRank,
+                            kNumaBinding, kAttachDebugger}) {
+    forget(id);
+  }
+  constexpr std::string_view kCounted[] = {"auto", "cpu", "usable-cpus", "gpu", "xpu"};
+  if (std::ranges::count(kCounted, settings[kNprocPerNode].text) > 0) forget(kNprocPerNode);
+  if (settings[kMetricsPort].is_default()) forget(kMetricsAddress);
+  settings[kRdzvId] = {"some job", {Source::kCommandLine, "--rdzv-id"}};  // as --keep-memory needs
+  const Surroundings surroundings{{current_directory(), own_folder}, {}, "", rdzv::kMungeLibrary};
+  return make_plan(settings, {own_file()}, environment, surroundings).map([](const Plan&) {});
 }
 
 // The process that removes the folder when this one has ended. It is no child of this one, which may
@@ -128,7 +172,8 @@ Result<void> start_remover(const std::string& folder) {
 
 }  // namespace
 
-Error become_as_torchrun(const CommandLine& line, const Environment& environment) {
+Error become_as_torchrun(const CommandLine& line, const FileValues& configured,
+                         const Environment& environment, const std::string& called) {
   if (line.command.empty()) {
     return {ErrorCode::kInvalidArgument,
             "--as-torchrun needs a command, as in: ddprun --as-torchrun -- accelerate launch "
@@ -149,6 +194,8 @@ Error become_as_torchrun(const CommandLine& line, const Environment& environment
                           "shell would",
             {}};
   }
+  if (const auto good = check_values(resolve(line, {}, configured), environment); !good)
+    return good.error();
   const auto folder = make_folder(environment);
   if (!folder) return folder.error();
   const auto watched = start_remover(*folder);
@@ -158,7 +205,7 @@ Error become_as_torchrun(const CommandLine& line, const Environment& environment
     return watched.error();
   }
   if (name == kTorchrun) file = *folder + "/bin/" + name;
-  const std::vector<std::string> variables = to_lines(changed(line, environment, *folder));
+  const std::vector<std::string> variables = to_lines(changed(line, environment, *folder, called));
   // A path, which execvpe() looks for nowhere else; unlike execve() it executes a script without #! by a shell.
   ::execvpe(file->c_str(), pointers_to(line.command).data(), pointers_to(variables).data());
   return error_from_errno(errno, "cannot execute " + name);
@@ -166,6 +213,11 @@ Error become_as_torchrun(const CommandLine& line, const Environment& environment
 
 bool is_called_torchrun(const std::string& name) {
   return std::string_view(name).substr(name.rfind('/') + 1) == kTorchrun;
+}
+
+std::string called_by_path(const Environment& environment) {
+  const std::string path = value_or_empty(environment, kVariable);
+  return path.find('/') == std::string::npos ? "" : path;
 }
 
 }  // namespace ddprun::cli

@@ -310,6 +310,63 @@ TEST_F(Usage, TakesThePythonOfTheEnvironmentThatItWasCalledIn) {
               HasSubstr("run by /bin/true (from PYTHON_EXEC)"));
 }
 
+TEST_F(Usage, InTorchrunsPlaceTheFirstDdprunsPythonIsTaken) {
+  tree_.write("venv/pyvenv.cfg", "");
+  const std::string python = tree_.write("venv/bin/python", "#!/bin/sh\n", 0755);
+  const std::string script = tree_.write("train.py", "");
+  std::filesystem::create_symlink(DDPRUN_PROGRAM, tree_ / "venv/bin/ddprun");
+  EXPECT_THAT(
+      run(tree_ / "venv/bin/ddprun", {"--as-torchrun", "torchrun", script}, {"DDPRUN_DRY_RUN=1"})
+          .out,
+      HasSubstr("run by " + python + " (from ddprun's environment)"));
+}
+
+TEST_F(Usage, OptionsBesideAsTorchrunAreReadWhereDdprunIsCalled) {
+  const std::string file = tree_.write("job.toml", "exit-code = 'worker'\n");
+  tree_.write("sub/empty", "");
+  const auto here = std::filesystem::current_path();
+  std::filesystem::current_path(tree_.path());
+  const Outcome outcome = ddprun({"--as-torchrun", "--config=job.toml", "--events=events",
+                                  "--record=record", "--log-dir=logs", "--token-file=token", "sh",
+                                  "-c", "cd sub; export DDPRUN_DRY_RUN=1; torchrun /bin/true"});
+  std::filesystem::current_path(here);
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  for (const std::string option : {"events", "record", "log-dir", "token-file"}) {
+    const std::string name = option == "log-dir" ? "logs" : option.substr(0, option.find('-'));
+    EXPECT_THAT(outcome.out, testing::ContainsRegex(option + " +" + tree_ / name + " +DDPRUN_"));
+  }
+  EXPECT_THAT(outcome.out, testing::ContainsRegex("exit-code +worker +" + file + ":1"));
+}
+
+TEST_F(Usage, WrongValuesBesideAsTorchrunAreRefusedAtOnce) {
+  for (const std::string option :
+       {"--max-restarts=abc", "--nproc-per-node=two", "--nnodes=x", "--node-rank=x", "--tee=7",
+        "--master-port=x", "--numa-binding=x", "--exit-code=x", "--hang-timeout=x", "--standby=x",
+        "--preempt-signal=x", "--metrics-port=x", "--attach-debugger=x",
+        "--config=/no/such.toml"}) {
+    const Outcome outcome = ddprun({"--as-torchrun", option, "--", "echo", "fine"});
+    EXPECT_EQ(outcome.exit_code, 2) << option;
+    EXPECT_THAT(outcome.err, HasSubstr(option));
+    EXPECT_THAT(outcome.out, IsEmpty()) << option;
+  }
+  for (const Words& right : std::vector<Words>{{"--nnodes=2"},
+                                               {"--nproc-per-node=gpu"},
+                                               {"--keep-memory=60", "--standalone"},
+                                               {"--rdzv-backend=etcd"},
+                                               {"-m", "--no-python"},
+                                               {"--attach-debugger=7"},
+                                               {"--node-rank=3"},
+                                               {"--standby=auto", "--preload=torchvision"},
+                                               {"--preempt-signal=TERM"}}) {
+    Words words{"--as-torchrun"};
+    words.insert(words.end(), right.begin(), right.end());
+    words.insert(words.end(), {"--", "echo", "fine"});
+    const Outcome outcome = ddprun(words);
+    EXPECT_EQ(outcome.out, "fine\n") << testing::PrintToString(right) << outcome.err;
+    EXPECT_THAT(outcome.err, IsEmpty());
+  }
+}
+
 // Without anything that says that its pods belong together.
 TEST_F(Usage, APodOfASweepSaysFirstAndLastThatItIsAJobOfItsOwn) {
   const Words pod{"JOB_COMPLETION_INDEX=1", "HOSTNAME=train-1", "DDPRUN_LOG_LEVEL=info",
