@@ -41,6 +41,7 @@ void read_pbs(const Variable& list, const std::string& root, Allocation& allocat
   if (allocation.hosts.empty()) {
     allocation.why_unknown =
         list.said() + ": this node cannot read it, PBS has it on the first node";
+    allocation.may_be_elsewhere = true;
   }
 }
 
@@ -223,7 +224,14 @@ void SiteMaker::propose_first_host(const std::string& launcher,
 }
 
 void SiteMaker::read_shell(const std::optional<Allocation>& allocation) {
-  if (!allocation || allocation->hosts.empty()) return;
+  if (!allocation) return;
+  const std::string& why_unknown = allocation->why_unknown;
+  if (allocation->may_be_elsewhere) {
+    return warn(why_unknown + "; this ddprun runs alone, --nnodes=1 silences this");
+  }
+  if (!why_unknown.empty()) {
+    return refuse(OptionId::kNnodes, why_unknown + "; say --nnodes=1 to run on this node alone");
+  }
   if (allocation->hosts.size() == 1) return set(OptionId::kNnodes, "1", allocation->from);
   refuse(OptionId::kNnodes,
          "this job has " + counted(static_cast<std::int64_t>(allocation->hosts.size()), "node") +

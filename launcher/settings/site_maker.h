@@ -36,6 +36,7 @@ struct Allocation {
   std::vector<std::string> hosts;  // each once, in the order of the list
   std::vector<int> slots;          // how many each host has, where the list has them
   std::string why_unknown;         // then there are no hosts
+  bool may_be_elsewhere = false;   // on another node the list can be read
 };
 std::optional<Allocation> find_allocation(const Environment& environment, const std::string& root);
 

@@ -279,7 +279,24 @@ TEST_F(PlanningAtSite, ABatchScriptOfOneNodeNeedsNoOption) {
   const Environment lsf{{"LSB_JOBID", "17"}, {"LSB_MCPU_HOSTS", "hosta 4"}};
   EXPECT_EQ(row(OptionId::kNnodes, lsf), "1 LSB_MCPU_HOSTS");
   EXPECT_EQ(row(OptionId::kRdzvId, lsf), "17 LSB_JOBID");
-  EXPECT_TRUE(plan({}, {{"PBS_JOBID", "1"}, {"PBS_NODEFILE", "/none"}})) << "a node's own shell";
+}
+
+TEST_F(PlanningAtSite, ABatchScriptWhoseHostsAreNotKnownSaysSo) {
+  const Environment elsewhere{{"PBS_JOBID", "1"}, {"PBS_NODEFILE", "/none"}};
+  const auto made = plan({}, elsewhere);
+  ASSERT_TRUE(made) << "a node's own shell: " << made.error().to_string();
+  EXPECT_THAT(
+      made->warnings,
+      Contains("PBS_NODEFILE=/none: this node cannot read it, PBS has it on the first node; "
+               "this ddprun runs alone, --nnodes=1 silences this"));
+  EXPECT_THAT(plan({"--nnodes=1"}, elsewhere)->warnings, IsEmpty());
+  for (const std::string list : {"a 1 b", "n1 1 n2 x"}) {
+    const Environment lsf{{"LSB_JOBID", "17"}, {"LSB_MCPU_HOSTS", list}};
+    EXPECT_EQ(refusal({}, lsf), "LSB_MCPU_HOSTS=" + list +
+                                    ": it should be hosts, each with its number of slots; say "
+                                    "--nnodes=1 to run on this node alone");
+    expect_silenced(lsf);
+  }
 }
 
 // ---- LSF: jsrun on two nodes, whose script runs on a launch node; on the second
