@@ -98,9 +98,8 @@ Result<SiteValue> first_pod(const Environment& environment, const std::string& i
 }  // namespace
 
 std::optional<Site> kubernetes_site(const Environment& environment, const std::string& root) {
-  const auto found = environment.find(kIndex);
-  if (found == environment.end()) return std::nullopt;
-  const std::string& index = found->second;
+  const std::string index = value_or_empty(environment, kIndex);
+  if (index.empty()) return std::nullopt;
   Site site;
   site.name = "Kubernetes";
   site.values.emplace(OptionId::kNodeRank, node_rank(index));
@@ -134,7 +133,8 @@ std::optional<Site> leader_worker_set_site(const Environment& environment,
 
 // The second is set in every pod.
 bool is_pod(const Environment& environment) {
-  return environment.contains(kIndex) || environment.contains("KUBERNETES_SERVICE_HOST");
+  return !value_or_empty(environment, kIndex).empty() ||
+         environment.contains("KUBERNETES_SERVICE_HOST");
 }
 
 }  // namespace ddprun::cli

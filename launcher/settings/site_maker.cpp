@@ -103,8 +103,11 @@ std::optional<Count> SiteMaker::count(OptionId id, VariableNames names, int leas
   if (!variable) return std::nullopt;
   const auto number = parse_number<int>(variable->text);
   if (number && *number >= least) return Count{*number, *std::move(variable)};
+  const std::string remedy = id == OptionId::kNprocPerNode ? "say --nproc-per-node"
+                             : launch_.empty()             ? kSayYourself
+                                                           : launch_;
   refuse(id, variable->said() + ": it should be a whole number from " + std::to_string(least) +
-                 "; " + (launch_.empty() ? kSayYourself : launch_));
+                 "; " + remedy);
   return std::nullopt;
 }
 

@@ -146,14 +146,23 @@ class Slurm : private SiteMaker {
     propose(OptionId::kRdzvId, std::move(id), std::move(from));
   }
 
+  // As CUDA reads it: what stands behind a name that is none does not count, and an empty list hides all.
+  void leave_hidden_gpus_out(Count& gpus) const {
+    const auto visible = environment_.find("CUDA_VISIBLE_DEVICES");
+    if (visible == environment_.end()) return;
+    int number = 0;
+    for (const std::string_view name : split(visible->second, ',')) {
+      if (name.empty() || name.starts_with('-') || name == "NoDevFiles") break;
+      ++number;
+    }
+    if (number < gpus.number) gpus = {number, {visible->first, visible->second}};
+  }
+
   void read_workers(bool is_step) {
     constexpr OptionId kId = OptionId::kNprocPerNode;
     auto gpus = count(kId, {"SLURM_GPUS_ON_NODE"}, 0);
+    if (gpus) leave_hidden_gpus_out(*gpus);
     if (gpus && gpus->number > 0) {
-      if (const auto visible = first_of({"CUDA_VISIBLE_DEVICES"})) {
-        const auto number = 1 + static_cast<int>(std::ranges::count(visible->text, ','));
-        if (number < gpus->number) gpus = {number, *visible};
-      }
       return propose(kId, std::to_string(gpus->number), gpus->from.name);
     }
     if (is_refused(kId)) return;

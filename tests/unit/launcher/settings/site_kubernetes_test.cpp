@@ -81,12 +81,9 @@ TEST_F(Kubernetes, TakesTheSubdomainFromAWholeHostName) {
 
 // What Kubeflow Trainer and the training operator set is all there is to it.
 TEST_F(Kubernetes, LeavesAPodThatSaysAllByPetAlone) {
-  const Environment pet{{"PET_NNODES", "2"},
-                        {"PET_NPROC_PER_NODE", "auto"},
-                        {"PET_NODE_RANK", "1"},
-                        {"PET_MASTER_ADDR", "llm-node-0-0.llm"},
-                        {"PET_MASTER_PORT", "29500"},
-                        {"OMP_NUM_THREADS", "1"}};
+  const Environment pet{{"PET_NNODES", "2"},          {"PET_NPROC_PER_NODE", "auto"},
+                        {"PET_NODE_RANK", "1"},       {"PET_MASTER_ADDR", "llm-node-0-0.llm"},
+                        {"PET_MASTER_PORT", "29500"}, {"OMP_NUM_THREADS", "1"}};
   const auto bare = job({}, pet);
   auto made = plan({}, pod(pet));
   ASSERT_TRUE(made) << made.error().to_string();
@@ -209,13 +206,14 @@ TEST_F(Kubernetes, EndsBeforeThePodIsKilled) {
 
 TEST_F(Kubernetes, IsNoSiteForAnyOtherPodNorInsideOfAWorker) {
   EXPECT_FALSE(find_site({{"KUBERNETES_SERVICE_HOST", "10.96.0.1"}, {"HOSTNAME", "shell-1"}}));
+  EXPECT_FALSE(find_site({{"JOB_COMPLETION_INDEX", ""}}));
   EXPECT_FALSE(find_site(pod({{"TORCHELASTIC_RUN_ID", "none"}})));
 }
 
 // ---- what cannot be: one sentence
 
 TEST_F(Kubernetes, RefusesAnIndexThatIsNone) {
-  for (const std::string index : {"", "one", "-1", "1.0", " 1", "01", "99999999999"}) {
+  for (const std::string index : {"one", "-1", "1.0", " 1", "01", "99999999999"}) {
     const Environment wrong{{"JOB_COMPLETION_INDEX", index}, {"HOSTNAME", "train-" + index}};
     EXPECT_THAT(refusal({"--nnodes=2"}, pod(wrong)), StartsWith("JOB_COMPLETION_INDEX=" + index))
         << index;

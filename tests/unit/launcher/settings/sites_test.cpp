@@ -374,6 +374,9 @@ TEST_F(PlanningAtSite, SkyPilotNeedsNoOption) {
   EXPECT_EQ(row(OptionId::kNprocPerNode, with(sky, {{"SKYPILOT_NUM_GPUS_PER_NODE", "0"}})),
             "1 default");
   EXPECT_EQ(row(OptionId::kNprocPerNode, sky, {"--nproc-per-node=2"}), "2 --nproc-per-node");
+  EXPECT_EQ(refusal({}, with(sky, {{"SKYPILOT_NUM_GPUS_PER_NODE", "0.5"}})),
+            "SKYPILOT_NUM_GPUS_PER_NODE=0.5: it should be a whole number from 0; say "
+            "--nproc-per-node");
   EXPECT_THAT(refusal({}, with(sky, {{"SKYPILOT_NODE_IPS", " "}})),
               StartsWith("SKYPILOT_NODE_IPS is not set, so it is not known where node 0 is"));
   EXPECT_EQ(refusal({}, with(sky, {{"SKYPILOT_NODE_RANK", "2"}})),
