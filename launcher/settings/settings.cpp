@@ -32,6 +32,12 @@ Setting resolve_one(const OptionSpec& spec, const CommandLine& line, const Envir
 
 // ---- the site
 
+// The site's value of this option, if it has one that is known.
+const SiteValue* known(const Site& site, OptionId id) {
+  const auto found = site.values.find(id);
+  return found == site.values.end() || !found->second ? nullptr : &*found->second;
+}
+
 constexpr std::array kAboutNodes{OptionId::kNnodes,     OptionId::kNodeRank,
                                  OptionId::kMasterAddr, OptionId::kMasterPort,
                                  OptionId::kRdzvId,     OptionId::kRdzvBackend};
@@ -95,11 +101,7 @@ class SiteRules {
   void drop(const Ids& ids) {
     for (const OptionId id : ids) site_.values.erase(id);
   }
-  // The site's value of this option, if it has one that is known.
-  const SiteValue* value(OptionId id) const {
-    const auto found = site_.values.find(id);
-    return found == site_.values.end() || !found->second ? nullptr : &*found->second;
-  }
+  const SiteValue* value(OptionId id) const { return known(site_, id); }
 
   void leave_counts_to_torchrun() {
     site_.values.erase(OptionId::kNprocPerNode);
@@ -204,6 +206,22 @@ class SiteRules {
   Settings& settings_;
 };
 
+bool is_of_one_node(const Site& site) {
+  const SiteValue* const nodes = known(site, OptionId::kNnodes);
+  return nodes != nullptr && nodes->text == "1";
+}
+
+// srun in a shell that mpirun has started: its variables are further out in kSites, and yet it is the innermost.
+void warn_of_hidden_nodes(Site& chosen, const Site& other) {
+  const SiteValue* const nodes = known(chosen, OptionId::kNnodes);
+  const SiteValue* const more = known(other, OptionId::kNnodes);
+  if (more == nullptr || more->text == "1" || known(other, OptionId::kNodeRank) == nullptr) return;
+  chosen.warnings.push_back(
+      nodes->from + "=1 (" + chosen.name + ") makes this a job of one node, though " + more->from +
+      "=" + more->text + " (" + other.name + ") counts more; --nnodes=1 silences this; if " +
+      other.name + " has started ddprun, unset the variables of " + chosen.name);
+}
+
 // The order in which sites are looked for; the first that is there counts. A process has the variables of all that it runs
 // inside of, so the innermost comes first: what gives it a rank before what only says that a job is there.
 constexpr FindSite* kSites[] = {
@@ -250,10 +268,14 @@ std::string why_nothing_outlives(const Environment& environment) {
 
 std::optional<Site> find_site(const Environment& environment, const std::string& root) {
   if (environment.contains("TORCHELASTIC_RUN_ID")) return std::nullopt;
+  std::optional<Site> found;
   for (FindSite* const find : kSites) {
-    if (auto site = find(environment, root)) return site;
+    auto site = find(environment, root);
+    if (site && found) warn_of_hidden_nodes(*found, *site);
+    if (!found) found = std::move(site);
+    if (found && !is_of_one_node(*found)) break;
   }
-  return std::nullopt;
+  return found;
 }
 
 bool is_in_slurm_job(const Environment& environment) {

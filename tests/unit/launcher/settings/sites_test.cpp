@@ -155,6 +155,34 @@ TEST_F(PlanningAtSite, OneProcessIsAJobOfOneNode) {
   EXPECT_TRUE(made->job.nodes.is_alone());
 }
 
+TEST_F(PlanningAtSite, OneProcessInsideOfWhatCountsMoreNodesIsWarned) {
+  const Environment one{{"OMPI_COMM_WORLD_RANK", "0"},
+                        {"OMPI_COMM_WORLD_SIZE", "1"},
+                        {"OMPI_COMM_WORLD_LOCAL_SIZE", "1"}};
+  const Environment both = with(one, {{"SLURM_JOB_ID", "4711"},
+                                      {"SLURM_STEP_ID", "0"},
+                                      {"SLURM_PROCID", "1"},
+                                      {"SLURM_NODEID", "1"},
+                                      {"SLURM_STEP_NUM_NODES", "2"},
+                                      {"SLURM_STEP_NUM_TASKS", "2"},
+                                      {"SLURM_STEP_NODELIST", "n[1-2]"}});
+  const std::string warning =
+      "OMPI_COMM_WORLD_SIZE=1 (Open MPI) makes this a job of one node, though "
+      "SLURM_STEP_NUM_NODES=2 (Slurm) counts more; --nnodes=1 silences this; if Slurm has started "
+      "ddprun, unset the variables of Open MPI";
+  EXPECT_THAT(plan({}, both)->warnings, Contains(warning));
+  EXPECT_THAT(plan({"--nnodes=1"}, both)->warnings, Not(Contains(warning)));
+  EXPECT_THAT(plan({}, one)->warnings, IsEmpty());
+  const Environment batch = with(one, {{"SLURM_JOB_ID", "4711"}, {"SLURM_JOB_NUM_NODES", "2"}});
+  EXPECT_THAT(plan({}, batch)->warnings, IsEmpty()) << "a shell gives no rank";
+  EXPECT_THAT(plan({}, with(both, {{"SLURM_STEP_NUM_NODES", "1"},
+                                   {"SLURM_NODEID", "0"},
+                                   {"SLURM_STEP_NUM_TASKS", "1"},
+                                   {"SLURM_STEP_NODELIST", "n1"}}))
+                  ->warnings,
+              IsEmpty());
+}
+
 TEST_F(PlanningAtSite, WrongRanksAreRefused) {
   EXPECT_EQ(
       refusal({}, with(mpirun4(), {{"OMPI_COMM_WORLD_RANK", "2"}})),
