@@ -63,8 +63,10 @@ bool write_file(const std::string& path, std::string_view text) {
 
 Result<std::string> make_folder(const Environment& environment) {
   std::string base = value_or_empty(environment, "TMPDIR");
-  if (base.empty()) base = "/tmp";
-  std::string folder = std::filesystem::absolute(base).string() + "/ddprun-as-torchrun-XXXXXX";
+  if (!base.empty()) base = std::filesystem::absolute(base);
+  // A colon ends a folder's name in PATH.
+  if (base.empty() || base.find(':') != std::string::npos) base = "/tmp";
+  std::string folder = base + "/ddprun-as-torchrun-XXXXXX";
   if (::mkdtemp(folder.data()) == nullptr) {
     return fail(error_from_errno(errno, "cannot make a folder " + folder)
                     .with("hint", "set TMPDIR to a folder that can be written"));

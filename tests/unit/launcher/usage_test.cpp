@@ -338,6 +338,13 @@ TEST_F(Usage, OptionsBesideAsTorchrunAreReadWhereDdprunIsCalled) {
   EXPECT_THAT(outcome.out, testing::ContainsRegex("exit-code +worker +" + file + ":1"));
 }
 
+TEST_F(Usage, AsTorchrunDoesWithoutATemporaryFolderThatPathCannotName) {
+  tree_.write("a:b/empty", "");
+  EXPECT_THAT(
+      ddprun({"--as-torchrun", "sh", "-c", "torchrun --version"}, {"TMPDIR=" + tree_ / "a:b"}).out,
+      testing::StartsWith("ddprun "));
+}
+
 TEST_F(Usage, WrongValuesBesideAsTorchrunAreRefusedAtOnce) {
   for (const std::string option :
        {"--max-restarts=abc", "--nproc-per-node=two", "--nnodes=x", "--node-rank=x", "--tee=7",
