@@ -92,8 +92,8 @@ constexpr std::array<OptionSpec, kOptionCount> kTable{{
      "other options here as variables: ddprun --as-torchrun -- accelerate launch train.py",
      kFlag, kNone},
     {kUseEnv, "use-env", "", "",
-     "accepted for compatibility with torch.distributed.launch; every worker has LOCAL_RANK in its "
-     "environment, and turns --local-rank-arg off",
+     "turns --local-rank-arg off, as for torch.distributed.launch; every worker has LOCAL_RANK in "
+     "its environment, with and without this option",
      kFlag, kNone},
     {kLocalRankArg, "local-rank-arg", "", "",
      "give each worker --local-rank=N as its first argument, as torch.distributed.launch does, for "
