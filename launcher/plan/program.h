@@ -36,12 +36,12 @@ enum class RunAs {
 };
 
 // A Python that becomes or starts ddprun (python -m ddprun, ddprun.launch) names itself to it by this variable.
-inline constexpr const char* kCallersPython = "DDPRUN_PYTHON";
+inline constexpr const char* kCallersPython = "DDPRUN_CALLERS_PYTHON";
 
 struct FoundPython {
   std::string path;
-  std::string
-      why;  // "PYTHON_EXEC", "DDPRUN_PYTHON", "VIRTUAL_ENV", "CONDA_PREFIX", "ddprun's environment", "PATH"
+  // "PYTHON_EXEC", "DDPRUN_CALLERS_PYTHON", "VIRTUAL_ENV", "CONDA_PREFIX", "ddprun's environment", "PATH"
+  std::string why;
 };
 
 struct FoundProgram {

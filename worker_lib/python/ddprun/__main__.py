@@ -1,7 +1,7 @@
 """`python -m ddprun OPTIONS train.py` is the program ddprun of this Python's environment, and its scripts are run by this Python
 (PYTHON_EXEC counts more, as under torchrun).
 
-DDPRUN_PYTHON names the latter to ddprun, which does not give it to its workers: a Python that one of them starts may become ddprun, too.
+DDPRUN_CALLERS_PYTHON names this Python to ddprun, and not to its workers: a Python that one of them starts may become ddprun, too.
 """
 import os
 import signal
@@ -23,7 +23,7 @@ def execute(path, command):
     """This process becomes ddprun, with these words, of which the first is the name that it is called by."""
     if "debugpy" in sys.modules:
         debug(path, command)
-    os.environ["DDPRUN_PYTHON"] = sys.executable
+    os.environ["DDPRUN_CALLERS_PYTHON"] = sys.executable
     for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them; ddprun's workers would, too
         signal.signal(number, signal.SIG_DFL)
     for each in (sys.stdout, sys.stderr):
@@ -42,7 +42,7 @@ def debug(path, command):
         if python is None:
             return
         os.environ.pop("PYTHON_EXEC", None)
-        job = subprocess.Popen(command, executable=path, env={**os.environ, "DDPRUN_PYTHON": python})
+        job = subprocess.Popen(command, executable=path, env={**os.environ, "DDPRUN_CALLERS_PYTHON": python})
         while True:
             try:
                 code = job.wait()

@@ -88,7 +88,7 @@ def launch_agent(config, entrypoint, args):
         if not callable(entrypoint):
             return _run_program(name, options, variables, *_command(entrypoint, args, variables))
         if entrypoint is getattr(run, "run_script_path", None):
-            return _run_program(name, {**options, "run_path": True}, {**variables, "DDPRUN_PYTHON": sys.executable}, args)
+            return _run_program(name, {**options, "run_path": True}, {**variables, "DDPRUN_CALLERS_PYTHON": sys.executable}, args)
         return _call(name, entrypoint, args, options, variables)
 
 
@@ -151,7 +151,7 @@ def _command(entrypoint, args, variables):
     if entrypoint == (os.environ.get("PYTHON_EXEC") or sys.executable) and len(words) > 1 and words[0] == "-u":
         is_module = words[1] == "-m"
         if is_module or not words[1].startswith("-"):
-            variables["DDPRUN_PYTHON"] = entrypoint
+            variables["DDPRUN_CALLERS_PYTHON"] = entrypoint
             return words[1 + is_module:], {"module": is_module}
     return [entrypoint, *words], {"no_python": True}
 
@@ -161,7 +161,7 @@ def _run_program(name, options, variables, words, more={}):
     with tempfile.TemporaryDirectory(prefix="ddprun-launch-") as folder:
         if python := debugging.python(folder):
             variables.pop("PYTHON_EXEC", None)
-            variables["DDPRUN_PYTHON"] = python
+            variables["DDPRUN_CALLERS_PYTHON"] = python
         # What a failed worker has written (torch's @record) is copied there.
         errors = variables.setdefault("TORCHELASTIC_ERROR_FILE", os.path.join(folder, "error.json"))
         code, told = launching.run_job(folder, _program(), {**options, **more}, ["--", *map(str, words)], variables)

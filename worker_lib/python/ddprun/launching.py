@@ -264,7 +264,8 @@ def launch(f, args, kwargs, nproc_per_node, options, path=None, variables=None):
     with tempfile.TemporaryDirectory(prefix="ddprun-launch-") as folder:
         # The interpreter that has pickled. A failure that the caller may handle is none of an outer launcher's or of Kubernetes.
         environment = {**(inherited() if variables is None else variables), "PYTHON_EXEC": "",
-                       "DDPRUN_PYTHON": debugging.python(folder) or sys.executable, "DDPRUN_TERMINATION_LOG": os.path.join(folder, WORDS)}
+                       "DDPRUN_CALLERS_PYTHON": debugging.python(folder) or sys.executable,
+                       "DDPRUN_TERMINATION_LOG": os.path.join(folder, WORDS)}
         environment.pop("TORCHELASTIC_ERROR_FILE", None)
         _send(folder, f, args, kwargs, environment)
         code, told = run_job(folder, path, options, ["-m", "ddprun.launched", folder], environment)

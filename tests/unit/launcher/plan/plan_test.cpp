@@ -105,15 +105,15 @@ TEST_F(Planning, WarnsOfTorchrunsServersThatDdprunHasNot) {
 }
 
 TEST_F(Planning, AWorkersOwnDdprunDoesNotGetWhatIsForThisOne) {
-  const agent::Job made = job({}, {{"DDPRUN_PYTHON", "/bin/sh"},
+  const agent::Job made = job({}, {{"DDPRUN_CALLERS_PYTHON", "/bin/sh"},
                                    {"DDPRUN_RECORD", "record"},
                                    {"DDPRUN_METRICS_PORT", "9400"},
                                    {"DDPRUN_METRICS_ADDRESS", "::1"},
                                    {"DDPRUN_MAX_RESTARTS", "1"}});
   EXPECT_EQ(made.record, "record");
   EXPECT_EQ(made.metrics, (rdzv::Endpoint{"::1", 9400}));
-  for (const char* const name :
-       {"DDPRUN_PYTHON", "DDPRUN_RECORD", "DDPRUN_METRICS_PORT", "DDPRUN_METRICS_ADDRESS"}) {
+  for (const char* const name : {"DDPRUN_CALLERS_PYTHON", "DDPRUN_RECORD", "DDPRUN_METRICS_PORT",
+                                 "DDPRUN_METRICS_ADDRESS"}) {
     EXPECT_FALSE(made.environment.contains(name)) << name;
   }
   EXPECT_TRUE(made.environment.contains("DDPRUN_MAX_RESTARTS"));

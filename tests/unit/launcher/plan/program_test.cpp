@@ -325,9 +325,9 @@ TEST_F(Program, PythonIsThatOfTheActiveEnvironment) {
   const std::string venv = tree_.write("venv/bin/python", "", kExecutable);
   EXPECT_EQ(find_python(environment_, "")->path, venv);
 
-  environment_["DDPRUN_PYTHON"] = python_;
+  environment_["DDPRUN_CALLERS_PYTHON"] = python_;
   EXPECT_EQ(find_python(environment_, "")->path, python_);
-  EXPECT_EQ(find_python(environment_, "")->why, "DDPRUN_PYTHON");
+  EXPECT_EQ(find_python(environment_, "")->why, "DDPRUN_CALLERS_PYTHON");
   environment_["PYTHON_EXEC"] = conda;
   EXPECT_EQ(find_python(environment_, "")->path, conda);
   EXPECT_EQ(find_python(environment_, "")->why, "PYTHON_EXEC");
