@@ -120,6 +120,10 @@ Environment changed(const CommandLine& line, Environment environment, const std:
 Result<void> check_values(Settings settings, const Environment& environment) {
   using enum OptionId;
   const auto option = [&](OptionId id) { return resolved(settings, id); };
+  const ResolvedOption config = option(kConfig);
+  if (!config.is_default() && !std::filesystem::is_regular_file(config.text())) {
+    return refused(config, "each torchrun reads it again; give a file, not a pipe");
+  }
   Taking take;
   for (const OptionSpec& spec : option_table()) {
     if (!spec.choices.empty()) take(read_choice(option(spec.id)));

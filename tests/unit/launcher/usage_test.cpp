@@ -349,8 +349,8 @@ TEST_F(Usage, WrongValuesBesideAsTorchrunAreRefusedAtOnce) {
   for (const std::string option :
        {"--max-restarts=abc", "--nproc-per-node=two", "--nnodes=x", "--node-rank=x", "--tee=7",
         "--master-port=x", "--numa-binding=x", "--exit-code=x", "--hang-timeout=x", "--standby=x",
-        "--preempt-signal=x", "--metrics-port=x", "--attach-debugger=x",
-        "--config=/no/such.toml"}) {
+        "--preempt-signal=x", "--metrics-port=x", "--attach-debugger=x", "--config=/no/such.toml",
+        "--config=/dev/null"}) {
     const Outcome outcome = ddprun({"--as-torchrun", option, "--", "echo", "fine"});
     EXPECT_EQ(outcome.exit_code, 2) << option;
     EXPECT_THAT(outcome.err, HasSubstr(option));
