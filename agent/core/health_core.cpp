@@ -63,14 +63,20 @@ void Core::on(Out& out, const CheckAnswered& answered) {
     }
   }
   const std::string unfit = unfit_in(answered.findings);
-  const bool is_news = std::exchange(unfit_before_, unfit) != unfit;
+  if (check == Check::kBackground && !unfit.empty() && unfit_before_.empty()) {
+    return begin(out, Check::kAgain);
+  }
+  const std::string before = std::exchange(unfit_before_, unfit);
   if (check == Check::kFirst) {
     if (!unfit.empty()) return out.push_back(RefuseJoin{unfit});
     has_joined_ = true;
     out.push_back(ArmTimer{});
     return out.push_back(LetJoin{});
   }
-  if (!unfit.empty() && (is_news || check == Check::kSuspicion)) out.push_back(Evict{unfit});
+  if (!unfit.empty() && (unfit != before || check == Check::kSuspicion)) {
+    out.push_back(Evict{unfit});
+  }
+  if (unfit.empty() && !before.empty()) out.push_back(TakeBack{});
   let_restart(out);
   out.push_back(ArmTimer{});
 }

@@ -12,12 +12,15 @@
 //   RestartWanted     LetRestart               LetRestart                   LetRestart             HoldRestart
 //   HoldOver          ignore                   ignore                       ignore                 LetRestart, if it is held; from
 //                                                                                                  here on in the background
-//   CheckAnswered     ignore                   Warn of each warning; unfit: Warn; unfit: Evict,    Warn; unfit: Evict; LetRestart,
-//                                              RefuseJoin; else ArmTimer,   unless the answer      if it is held; ArmTimer
-//                                              LetJoin                      before said the same;
+//   CheckAnswered     ignore                   Warn of each warning; unfit: Warn; unfit: RunCheck  Warn; unfit: Evict; LetRestart,
+//                                              RefuseJoin; else ArmTimer,   again (2), then Evict, if it is held; ArmTimer
+//                                              LetJoin                      unless that was said;
+//                                                                           fit: TakeBack (3);
 //                                                                           ArmTimer
 //
 //   (1) not before the first join, and not after RefuseJoin
+//   (2) if the answer before was that it is fit: what lasts for a moment, as a file server that hangs, evicts no node
+//   (3) after Evict
 //
 // clang-format on
 //
@@ -87,8 +90,11 @@ struct Evict {  // the job should go on without this node
   std::string sentence;
   bool operator==(const Evict&) const = default;
 };
-using Action =
-    std::variant<RunCheck, ArmTimer, LetJoin, RefuseJoin, HoldRestart, LetRestart, Warn, Evict>;
+struct TakeBack {  // after Evict: it is fit again
+  bool operator==(const TakeBack&) const = default;
+};
+using Action = std::variant<RunCheck, ArmTimer, LetJoin, RefuseJoin, HoldRestart, LetRestart, Warn,
+                            Evict, TakeBack>;
 
 class Core {
  public:
@@ -98,7 +104,7 @@ class Core {
 
  private:
   using Out = std::vector<Action>;
-  enum class Check { kNone, kFirst, kBackground, kSuspicion };
+  enum class Check { kNone, kFirst, kBackground, kAgain, kSuspicion };
 
   void on(Out& out, const JoinWanted&);
   void on(Out& out, const CheckIsDue&);
@@ -115,7 +121,7 @@ class Core {
   Check check_ = Check::kNone;  // the one that runs
   bool is_restart_held_ = false;
   std::set<std::string> warned_of_;
-  std::string unfit_before_;  // what the last answer said; empty: fit
+  std::string unfit_before_;  // for which the node was evicted; empty: it is fit
 };
 
 // Whether what happens to this node makes it suspect: a worker of it fails before it is known that another node has lost

@@ -76,6 +76,7 @@ constexpr std::array kEventNames{"job_started",
                                  "slow",
                                  "health",
                                  "unfit_node",
+                                 "left_out",
                                  "nan"};
 static_assert(kEventNames.size() == std::variant_size_v<JobEvent>, "in the order of the variant");
 
@@ -272,6 +273,11 @@ static void fields(JsonWriter& line, const SlowSeen& event) {
 static void fields(JsonWriter& line, const HealthSeen& event) {
   line("severity", event.severity);
   line("sentence", event.sentence);
+}
+
+static void fields(JsonWriter& line, const NodeLeftOut& event) {
+  line("node", event.node);
+  line("why", event.why);
 }
 
 static void fields(JsonWriter& line, const UnfitNode& event) {

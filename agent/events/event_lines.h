@@ -149,13 +149,17 @@ struct UnfitNode {  // this node should not be in the job any more
   std::string node;
   std::string why;
 };
+struct NodeLeftOut {  // this node waits, and is in no round while enough others are there
+  std::string node;
+  std::string why;
+};
 struct HangReported {  // what the ranks do, some seconds later
   HangReport report;
 };
 using JobEvent = std::variant<JobStarted, RoundStarted, WorkerExited, RoundStopping, Restarted,
                               SignalReceived, WorkerKilledAfterGrace, KeeperReplaced, JobFinished,
                               EventsLost, Requested, Recovered, WaitSeen, HangSeen, HangReported,
-                              ReplicasDiffer, PreemptNotice, SlowSeen, HealthSeen, UnfitNode,
+                              ReplicasDiffer, PreemptNotice, SlowSeen, HealthSeen, UnfitNode, NodeLeftOut,
                               NanReported>;
 
 struct EventHead {

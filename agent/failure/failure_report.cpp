@@ -137,6 +137,7 @@ std::string who_had_left(const rdzv::JobOutcome& outcome) {
 std::string requests(const rdzv::JobOutcome& outcome) {
   std::string out;
   for (const std::string& request : outcome.requests) out += field("asked for", request);
+  for (const std::string& host : outcome.left_out) out += field("left out", host);
   return out;
 }
 

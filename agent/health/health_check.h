@@ -38,6 +38,7 @@ class HealthCheck {
   struct Hooks {
     std::function<void(const std::string& sentence)> refuse;  // this node cannot join
     std::function<void(const std::string& sentence)> unfit;   // the job should go on without it
+    std::function<void()> fit_again;                          // after unfit
     std::function<void(const std::string& sentence)> warn;
     std::function<void(std::chrono::milliseconds limit)> held;  // the restart waits for a check
   };
@@ -76,6 +77,7 @@ class HealthCheck {
   void perform(const health::LetRestart&);
   void perform(const health::Warn& warn) { hooks_.warn(warn.sentence); }
   void perform(const health::Evict& evict) { hooks_.unfit(evict.sentence); }
+  void perform(const health::TakeBack&) { hooks_.fit_again(); }
 
   void start();
   std::string question() const;

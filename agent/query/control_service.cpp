@@ -460,20 +460,23 @@ void ControlService::drain(const ClientPtr& client, const Question& question) {
 void ControlService::drain(Client& client, const JobStatus& status,
                            const Question& question) const {
   if (!status.leader) return client.refuse("the leader of the job does not answer now");
-  const auto host = drained_host(*status.leader, question.node);
+  const bool is_undrain = question.ask == "undrain";
+  const auto host = is_undrain ? host_to_undrain(*status.leader, question.node)
+                               : host_to_drain(*status.leader, question.node);
   if (!host) return client.refuse(host.error().message);
   using What = rdzv::DrainAsked::What;
-  const What what = question.ask == "undrain" ? What::kUndrain
-                    : question.at_once        ? What::kDrainAtOnce
-                                              : What::kDrain;
+  const What what = is_undrain         ? What::kUndrain
+                    : question.at_once ? What::kDrainAtOnce
+                                       : What::kDrain;
   const auto asked =
-      requests_.drain({NodeId{host->member.id}, what, in_words(question.ask, client)});
+      requests_.drain({{host->host, host->address}, what, in_words(question.ask, client)});
   if (!asked) return client.refuse(asked.error().message);
   JsonWriter answer;
   answer("ok", true);
-  answer("host", host->member.host);
-  answer("address", host->member.address);
-  answer("missing", host->missing);
+  answer("host", host->host);
+  answer("address", host->address);
+  answer("leads", host->leads);
+  answer("why", host->why);
   client.send(line_of(answer.object));
 }
 

@@ -32,11 +32,21 @@ LeaderStatus leader_status(const rdzv::LeaderView& view) {
   if (view.left) status.left = std::chrono::duration_cast<std::chrono::microseconds>(*view.left);
   status.restarts = view.restarts;
   status.max_restarts = view.max_restarts;
+  status.has_exact_ranks = view.has_exact_ranks;
+  status.is_finishing = view.is_finishing;
+  for (const auto& host : view.left_out) {
+    status.left_out.push_back({host.host, host.address, host.why});
+  }
   std::set<int> ranks;
   for (const auto& each : view.members) {
     status.members.push_back({number(each.id), each.host, each.address, each.workers,
                               each.node_rank, static_cast<MemberStatus::State>(each.place),
-                              each.left_out});
+                              each.leads, {}});
+    for (const auto& host : view.left_out) {
+      if (host.host == each.host && host.address == each.address) {
+        status.members.back().left_out = host.why;
+      }
+    }
     if (each.node_rank) ranks.insert(*each.node_rank);
   }
   status.members_left_out = view.members_left_out;

@@ -30,6 +30,7 @@ struct MemberStatus {
   int workers = 1;
   std::optional<int> node_rank;  // in the round; outside of a round: the rank that it asked for
   State state = State::kWaiting;
+  bool leads = false;  // its agent has the leader: where it ends, the job ends
   std::string left_out =
       {};  // why it is to be left out, also while it is in a round; empty: it is not
 
@@ -43,10 +44,19 @@ struct LeaderStatus {
   int min_nodes = 1;
   int max_nodes = 1;
   int missing = 0;  // while a round runs: free places; else nodes missing to the minimum
+  bool has_exact_ranks = false;
   std::vector<int> missing_ranks;                 // if ranks are exact
   std::optional<std::chrono::microseconds> left;  // while it waits for nodes: time until it decides
   int restarts = 0;
   int max_restarts = 0;
+  bool is_finishing = false;  // a worker has ended with 0: the nodes do not change any more
+  struct LeftOut {
+    std::string host;
+    std::string address;
+    std::string why;
+    bool operator==(const LeftOut&) const = default;
+  };
+  std::vector<LeftOut> left_out;  // hosts that are to be left out, also those that are not here
   std::vector<MemberStatus> members;
   int members_left_out = 0;  // members that are not in the list, if there are very many
 

@@ -194,7 +194,14 @@ static void fields(auto& json, Is<MemberStatus> auto& member) {
   json("workers", member.workers);
   json("node_rank", member.node_rank);
   json("state", member.state);
+  json.may_lack("leads", member.leads);
   json.may_lack("left_out", member.left_out);
+}
+
+static void fields(auto& json, Is<LeaderStatus::LeftOut> auto& host) {
+  json("host", host.host);
+  json("address", host.address);
+  json("why", host.why);
 }
 
 static void fields(auto& json, Is<LeaderStatus> auto& leader) {
@@ -203,10 +210,13 @@ static void fields(auto& json, Is<LeaderStatus> auto& leader) {
   json("min_nodes", leader.min_nodes);
   json("max_nodes", leader.max_nodes);
   json("missing", leader.missing);
+  json.may_lack("has_exact_ranks", leader.has_exact_ranks);
   json("missing_ranks", leader.missing_ranks);
   json("left_us", leader.left);
   json("restarts", leader.restarts);
   json("max_restarts", leader.max_restarts);
+  json.may_lack("is_finishing", leader.is_finishing);
+  json.may_lack("left_out", leader.left_out);
   json("members", leader.members);
   json.may_lack("members_left_out", leader.members_left_out);
 }

@@ -211,6 +211,9 @@ void Supervisor::perform(const Announce& action) {
     announce_wait(*wait);
   } else if (const auto* spare = std::get_if<rdzv::WaitAsSpare>(&action.notice)) {
     log_.warn("this node waits: " + describe(*spare));
+    if (spare->why == rdzv::WaitAsSpare::Why::kLeftOut) {
+      observers_.events.write(NodeLeftOut{parts_.host, spare->left_out});
+    }
   }
 }
 
@@ -307,6 +310,7 @@ void Supervisor::perform(const ShowLate& action) {
 HealthCheck::Hooks Supervisor::health_hooks() {
   return {.refuse = [this](const std::string& sentence) { cannot_join(sentence); },
           .unfit = [this](const std::string& sentence) { node_is_unfit(sentence); },
+          .fit_again = [this] { node_is_fit_again(); },
           .warn =
               [this](const std::string& sentence) {
                 log_.warn("the health check says: " + sentence);
@@ -332,15 +336,23 @@ void Supervisor::cannot_join(const std::string& sentence) {
 void Supervisor::node_is_unfit(const std::string& sentence) {
   log_.warn("this node is not fit for the job any more: " + sentence);
   observers_.events.write(UnfitNode{parts_.host, sentence});
+  unfit_ = sentence;
   leader_.tell(rdzv::NodeUnfit{{sentence}});
   remember(sentence);
 }
 
+void Supervisor::node_is_fit_again() {
+  log_.warn("this node is fit for the job again");
+  unfit_.clear();
+  leader_.tell(rdzv::NodeFit{});
+}
+
 void Supervisor::remember(const std::string& sentence) {
   constexpr std::size_t kRemarksBytesMax = 4096;
-  if (health_remarks_.size() > kRemarksBytesMax) return;
-  health_remarks_ +=
+  const std::string line =
       "  health      the health check of " + parts_.host + " said: " + sentence + "\n";
+  const bool is_known = health_remarks_.find(line) != std::string::npos;
+  if (!is_known && health_remarks_.size() <= kRemarksBytesMax) health_remarks_ += line;
 }
 
 // ---- the end

@@ -90,7 +90,10 @@ class Supervisor {
   void perform(const CloseStore&) { store_.close(); }
   void perform(const TellLeader& action);
   void perform(const Join& action) {
-    health_.before_restart([this, action] { leader_.join(action.last_round); });
+    health_.before_restart([this, action] {
+      leader_.join(action.last_round);
+      if (!unfit_.empty()) leader_.tell(rdzv::NodeUnfit{{unfit_}});  // it may be another one
+    });
   }
   void perform(const Announce& action);
   void perform(const Finish& action);
@@ -113,6 +116,7 @@ class Supervisor {
   void cannot_join(const std::string& sentence);
   // The job should go on without this node.
   void node_is_unfit(const std::string& sentence);
+  void node_is_fit_again();
   void remember(const std::string& sentence);
 
   // ---- what the parts ask for
@@ -140,6 +144,7 @@ class Supervisor {
   UserRequests requests_;
   NoticeWatch notices_;
   HealthCheck health_;
+  std::string unfit_;  // what its health check says against this node; empty: nothing
   std::string health_remarks_;  // for the report of a failure
   JobEnd end_;
   Hangs hangs_;

@@ -118,9 +118,10 @@ struct Words {
   }
   std::string operator()(const rdzv::DrainAsked& asked) const {
     constexpr std::array kWhat{"DrainAsked of", "DrainAsked, at once, of", "Undrain of"};
-    return std::string(kWhat[static_cast<std::size_t>(asked.what)]) + " node " +
-           to_string(number(asked.node)) + asked_by(asked.by);
+    return std::string(kWhat[static_cast<std::size_t>(asked.what)]) + " " + asked.name.host +
+           asked_by(asked.by);
   }
+  std::string operator()(const rdzv::NodeFit&) const { return "NodeFit"; }
   std::string operator()(const rdzv::NodeUnfit& unfit) const {
     return "NodeUnfit: " + unfit.sentence;
   }

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "agent/output/terminal_look.h"
+#include "agent/query/drain_query.h"
 #include "agent/query/log_query.h"
 #include "agent/status/job_status.h"
 #include "launcher/ctl/control_client.h"
@@ -374,23 +375,47 @@ std::string request_of(const DrainArguments& arguments, std::string_view what) {
       json::object{{"ask", what}, {"node", arguments.node}, {"at_once", arguments.is_at_once}});
 }
 
-// Whether the node is out of the round, or gone.
-bool is_left_out(const agent::JobStatus& status, const json::object& host) {
+std::string name_in(const json::object& answer) {
+  return printable(field(answer, "host")) + " (" + printable(field(answer, "address")) + ")";
+}
+
+bool is_of_host(const agent::MemberStatus& member, const json::object& host) {
+  return member.host == field(host, "host") && member.address == field(host, "address");
+}
+
+// What became of the drain; empty: it will soon be seen.
+std::string outcome_of_drain(const agent::LeaderStatus& leader, const json::object& host) {
   using State = agent::MemberStatus::State;
-  return status.leader &&
-         std::ranges::none_of(status.leader->members, [&host](const agent::MemberStatus& each) {
-           return each.host == field(host, "host") && each.address == field(host, "address") &&
-                  each.state != State::kLeftOut;
-         });
+  const std::string name = name_in(host);
+  const bool is_in_round = std::ranges::any_of(leader.members, [&](const auto& each) {
+    return is_of_host(each, host) && each.state != State::kLeftOut &&
+           each.state != State::kDisconnected;
+  });
+  if (!is_in_round) {
+    const bool leads = host.contains("leads") && host.at("leads").as_bool();
+    return name + " is left out" +
+           (leads ? "; it leads the job: its ddprun must stay, the job ends with it" : "");
+  }
+  if (leader.is_finishing) {
+    return "a worker of the job has finished already: " + name + " takes part until the job ends";
+  }
+  const auto drained = agent::host_to_drain(leader, field(host, "address"));
+  if (!drained || drained->missing == 0) return "";
+  return name + " takes part until " +
+         (drained->missing == 1 ? "another node is"
+                                : std::to_string(drained->missing) + " other nodes are") +
+         " there, and is left out then";
 }
 
 // No event tells it if the node is a spare, or if no round runs.
-int wait_until_left_out(Asked& asked, const std::string& name) {
+int wait_until_left_out(Asked& asked) {
   while (asked.events) {
     const auto status = status_of(asked.job);
     if (!status) return report(status.error(), exit_code_of(status.error()));
-    if (is_left_out(*status, asked.answer)) {
-      std::printf("%s is left out\n", name.c_str());
+    const std::string outcome =
+        status->leader ? outcome_of_drain(*status->leader, asked.answer) : "";
+    if (!outcome.empty()) {
+      std::printf("%s\n", outcome.c_str());
       return kJobDone;
     }
     const auto line = asked.events->line(kStatusInterval);
@@ -408,13 +433,7 @@ int wait_until_left_out(Asked& asked, const std::string& name) {
 int drain_node(const DrainArguments& arguments) {
   auto asked = ask(arguments, request_of(arguments, "drain"));
   if (!asked) return report(asked.error(), exit_code_of(asked.error()));
-  const std::string name = printable(field(asked->answer, "host"));
-  const std::int64_t missing = number_in(asked->answer, "missing");
-  if (missing <= 0) return wait_until_left_out(*asked, name);
-  std::printf(
-      "%s takes part until %s there, and is left out then\n", name.c_str(),
-      missing == 1 ? "another node is" : (std::to_string(missing) + " other nodes are").c_str());
-  return kJobDone;
+  return wait_until_left_out(*asked);
 }
 
 int undrain_node(const DrainArguments& arguments) {
@@ -422,7 +441,9 @@ int undrain_node(const DrainArguments& arguments) {
   request.waits_not = true;
   const auto asked = ask(request, request_of(arguments, "undrain"));
   if (!asked) return report(asked.error(), exit_code_of(asked.error()));
-  std::printf("%s may take part again\n", printable(field(asked->answer, "host")).c_str());
+  const std::string why = printable(field(asked->answer, "why"));
+  std::printf("%s %s\n", name_in(asked->answer).c_str(),
+              why.empty() ? "was not to be left out" : ("may take part again: " + why).c_str());
   return kJobDone;
 }
 

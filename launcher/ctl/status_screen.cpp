@@ -200,6 +200,14 @@ std::string nodes(const JobStatus& status, std::size_t rows_max) {
   const std::size_t left_out = rows.size() - std::min(rows.size(), rows_max);
   rows.resize(rows.size() - left_out);
   text += table(rows, "r");
+  for (const auto& host : leader.left_out) {
+    const bool is_here = std::ranges::any_of(members, [&](const MemberStatus& each) {
+      return each.host == host.host && each.address == host.address;
+    });
+    if (is_here) continue;
+    text += "  " + printable(host.host) + " (" + printable(host.address) +
+            ") is to be left out when it comes: " + printable(host.why) + "\n";
+  }
   if (leader.members_left_out > 0) {
     text += "  … and " + counted(leader.members_left_out, "node") + " that the answer leaves out\n";
   }

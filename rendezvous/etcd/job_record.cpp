@@ -89,7 +89,7 @@ std::optional<LeftOutHost> left_out_in(const json::value& value) {
 bool reads_left_out(const json::object& object, std::vector<LeftOutHost>& hosts) {
   const json::value* list = object.if_contains("left_out");
   if (list == nullptr) return true;
-  if (!list->is_array() || list->get_array().size() > LeftOutHosts::kHostsMax) return false;
+  if (!list->is_array() || list->get_array().size() > LeftOutHosts::kReasonsMax) return false;
   for (const json::value& each : list->get_array()) {
     auto host = left_out_in(each);
     if (!host) return false;

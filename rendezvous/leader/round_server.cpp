@@ -74,7 +74,9 @@ void RoundServer::report(const std::vector<LeaderNews>& news) {
     if (const auto* away = std::get_if<NodeTurnedAway>(&each)) {
       if (admission_) admission_->warn("turned away " + name_of(*away) + ": " + away->why);
     } else {
-      events_.on_event(LeaderWarning{describe(std::get<NodeGone>(each))});
+      const auto* gone = std::get_if<NodeGone>(&each);
+      events_.on_event(LeaderWarning{gone != nullptr ? describe(*gone)
+                                                     : describe(std::get<ToBeLeftOut>(each))});
     }
   }
 }

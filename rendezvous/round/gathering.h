@@ -26,7 +26,7 @@ struct Gathering {
 
   struct Nodes {
     int ready = 0;
-    int fit = 0;               // without nodes that are left out if others come
+    int usable = 0;            // without nodes that are left out if others come
     int expected = 0;          // nodes of another leader's last round that should come back
     bool has_run = false;      // a round has run already
     bool is_counting = false;  // false: the time does not count before the first node comes
@@ -34,9 +34,9 @@ struct Gathering {
   enum class Next { kWait, kOpen, kGiveUp };
   Next go_on(const RoundConfig& config, const Nodes& nodes, CoreTime now) {
     const bool is_enough = nodes.ready >= config.min_nodes;
-    const bool is_full = nodes.fit >= config.max_nodes;
+    const bool is_full = nodes.usable >= config.max_nodes;
     const bool is_complete =
-        nodes.has_run && nodes.fit >= std::max(nodes.expected, config.min_nodes);
+        nodes.has_run && nodes.usable >= std::max(nodes.expected, config.min_nodes);
     if (is_enough && !last_call) {
       last_call = now + (nodes.has_run ? std::min(config.last_call_timeout, kReturnTimeout)
                                        : config.last_call_timeout);

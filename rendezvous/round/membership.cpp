@@ -51,7 +51,7 @@ void Membership::recount(Node& node, Edit edit) {
 void Membership::add(NodeId id, NodeHello hello) {
   if (hello.node_rank) claims_.emplace(*hello.node_rank, id);
   nodes_.emplace(id, Node{std::move(hello), {}, -1});
-  fit_.outsiders += 1;
+  usable_.outsiders += 1;
 }
 
 void Membership::remove(NodeId id) {
@@ -68,8 +68,18 @@ void Membership::remove(NodeId id) {
   nodes_.erase(found);
 }
 
-void Membership::leave_out(NodeId id, bool is_left_out) {
-  recount(nodes_.at(id), [is_left_out](Node& node) { node.is_left_out = is_left_out; });
+void Membership::set_standing(NodeId id, Standing standing) {
+  recount(nodes_.at(id), [standing](Node& node) { node.standing = standing; });
+}
+
+std::vector<NodeId> Membership::to_spare() const {
+  if (out_.in_group <= needed()) return {};
+  const std::set<NodeId> chosen = choose();
+  std::vector<NodeId> spared;
+  for (const NodeId id : group_) {
+    if (is_in_group(id) && is_out(id) && !chosen.contains(id)) spared.push_back(id);
+  }
+  return spared;
 }
 
 std::vector<NodeId> Membership::all() const {
@@ -118,38 +128,46 @@ std::optional<NodeId> Membership::broken_claimant(int node_rank) const {
   return {};
 }
 
-// Survivors in their order, then newcomers.
-std::vector<NodeId> Membership::choose() const {
-  std::vector<NodeId> chosen;
-  std::size_t unfit = needed();
-  const auto take = [&](NodeId id, const Node& node) {
-    if (node.is_left_out && unfit == 0) return;
-    if (node.is_left_out) unfit -= 1;
-    chosen.push_back(id);
+std::set<NodeId> Membership::choose() const {
+  std::set<NodeId> chosen;
+  const auto take = [&](Standing standing, std::size_t most) {
+    const auto take_one = [&](NodeId id, const Node& node) {
+      if (node.standing == standing && chosen.size() < most) chosen.insert(id);
+    };
+    for (const NodeId id : group_) {
+      if (is_in_group(id)) take_one(id, nodes_.at(id));
+    }
+    for (const auto& [id, node] : nodes_) {
+      if (node.group_rank < 0 && !node.broken_since) take_one(id, node);
+    }
   };
-  for (const NodeId id : group_) {
-    if (is_in_group(id)) take(id, nodes_.at(id));
-  }
-  const auto survivors = static_cast<std::ptrdiff_t>(chosen.size());
-  for (const auto& [id, node] : nodes_) {
-    if (chosen.size() == max_nodes_) break;
-    if (node.group_rank < 0 && !node.broken_since) take(id, node);
-  }
-  std::stable_sort(chosen.begin() + survivors, chosen.end(), [this](NodeId a, NodeId b) {
-    return natural_less(hello_of(a).host, hello_of(b).host);
-  });
+  take(Standing::kFit, max_nodes_);
+  take(Standing::kBlamed, max_nodes_);
+  take(Standing::kDrained, min_nodes_);
+  take(Standing::kUnfit, min_nodes_);
   return chosen;
 }
 
 Membership::Change Membership::form_group() {
-  std::vector<NodeId> chosen = choose();
+  std::set<NodeId> rest = choose();
+  std::vector<NodeId> chosen;  // survivors in their order, then newcomers
   Change change;
-  for (const NodeId id : chosen) change.joined += nodes_.at(id).group_rank < 0 ? 1 : 0;
   for (const NodeId id : group_) {
-    if (!is_in_group(id) || !is_to_be_left_out(id) || std::ranges::count(chosen, id) > 0) continue;
-    change.left_out.push_back(id);
-    recount(nodes_.at(id), [](Node& node) { node.group_rank = -1; });
+    if (!is_in_group(id)) continue;
+    if (rest.erase(id) > 0) {
+      chosen.push_back(id);
+    } else {
+      change.left_out.push_back(id);
+      recount(nodes_.at(id), [](Node& node) { node.group_rank = -1; });
+    }
   }
+  const auto survivors = static_cast<std::ptrdiff_t>(chosen.size());
+  change.joined = static_cast<int>(rest.size());
+  chosen.insert(chosen.end(), rest.begin(), rest.end());
+  std::stable_sort(chosen.begin() + survivors, chosen.end(), [this](NodeId a, NodeId b) {
+    return natural_less(hello_of(a).host, hello_of(b).host);
+  });
+
   const auto middle = std::stable_partition(chosen.begin(), chosen.end(), [this](NodeId id) {
     return hello_of(id).node_rank.has_value();
   });

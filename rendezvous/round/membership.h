@@ -6,8 +6,8 @@
 // of the last group in their old order, then newcomers in the natural order of their host names
 // (node2 before node10). Nodes beyond a full group are spares.
 //
-// Nodes that are to be left out are taken only if the others are fewer than the minimum, and only as
-// many as are missing.
+// Fit nodes are taken first, survivors before others; then those that are blamed for failures. Drained
+// and unfit ones are taken only if all these are fewer than the minimum, and only as many as are missing.
 //
 // group() is the group as it was formed last; nodes of it may be gone. That is why a loss costs
 // only O(log n).
@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "rendezvous/common/clock.h"
+#include "rendezvous/round/left_out.h"
 #include "rendezvous/round/round_messages.h"
 
 namespace ddprun::rdzv {
@@ -41,7 +42,8 @@ class Membership {
   int count() const { return static_cast<int>(nodes_.size()); }
   // How many nodes could form a group now. A node that was in no group yet counts only while it is
   // connected.
-  int ready() const { return static_cast<int>(fit_.ready() + std::min(needed(), unfit_.ready())); }
+  int ready() const { return usable() + static_cast<int>(std::min(needed(), out_.ready())); }
+  int usable() const { return static_cast<int>(usable_.ready()); }  // without drained and unfit ones
   std::vector<NodeId> all() const;
 
   // The connection of a present node broke.
@@ -58,13 +60,12 @@ class Membership {
   std::optional<NodeId> connected_claimant(int node_rank) const;
   std::optional<NodeId> broken_claimant(int node_rank) const;
 
-  int fit() const { return static_cast<int>(fit_.ready()); }  // likewise, if others are left out
-
-  // Whether the node is to be left out. It stays in a group that is formed already.
-  void leave_out(NodeId id, bool is_left_out);
-  bool is_to_be_left_out(NodeId id) const { return nodes_.at(id).is_left_out; }
-  // Whether the group has such a node and can do without.
-  bool can_spare() const { return unfit_.in_group > needed(); }
+  // A node stays in a group that is formed already.
+  void set_standing(NodeId id, Standing standing);
+  Standing standing(NodeId id) const { return nodes_.at(id).standing; }
+  bool is_out(NodeId id) const { return is_out(nodes_.at(id)); }
+  // The drained and unfit nodes of the group that it can do without.
+  std::vector<NodeId> to_spare() const;
 
   struct Change {
     int joined = 0;                // nodes that were not in the group before
@@ -79,9 +80,9 @@ class Membership {
   bool is_in_group(NodeId id) const;
   int rank_of(NodeId id) const { return nodes_.at(id).group_rank; }  // in the group formed last
   int first_worker_of(NodeId id) const { return nodes_.at(id).rank_offset; }  // likewise: its rank
-  bool has_room() const { return fit_.in_group + unfit_.in_group < max_nodes_; }
-  // That is not to be left out.
-  bool has_connected_outsider() const { return fit_.outsiders > 0; }
+  bool has_room() const { return usable_.in_group + out_.in_group < max_nodes_; }
+  // That may come in.
+  bool has_connected_outsider() const { return usable_.outsiders > 0; }
 
  private:
   struct Node {
@@ -89,7 +90,7 @@ class Membership {
     std::optional<CoreTime> broken_since;
     int group_rank = -1;  // not in the group
     int rank_offset = 0;  // of its workers, if it is
-    bool is_left_out = false;
+    Standing standing = Standing::kFit;
   };
   struct Counts {
     std::size_t in_group = 0;   // the present nodes of group_
@@ -97,15 +98,16 @@ class Membership {
     std::size_t ready() const { return in_group + outsiders; }
   };
 
-  Counts& counts_of(const Node& node) { return node.is_left_out ? unfit_ : fit_; }
+  static bool is_out(const Node& node) { return node.standing >= Standing::kDrained; }
+  Counts& counts_of(const Node& node) { return is_out(node) ? out_ : usable_; }
   // The place in the counts that the node has; null: it is outside and not connected.
   std::size_t* place_of(const Node& node);
   // Makes a change that may give the node another place in the counts.
   template <typename Edit>
   void recount(Node& node, Edit edit);
-  // How many of the nodes that are to be left out cannot be spared.
-  std::size_t needed() const { return min_nodes_ - std::min(min_nodes_, fit_.ready()); }
-  std::vector<NodeId> choose() const;
+  // How many of the drained and unfit nodes cannot be spared.
+  std::size_t needed() const { return min_nodes_ - std::min(min_nodes_, usable_.ready()); }
+  std::set<NodeId> choose() const;
 
   std::size_t min_nodes_;
   std::size_t max_nodes_;
@@ -113,8 +115,8 @@ class Membership {
   std::set<std::pair<CoreTime, NodeId>> broken_;
   std::multimap<int, NodeId> claims_;
   std::vector<NodeId> group_;
-  Counts fit_;
-  Counts unfit_;  // to be left out
+  Counts usable_;
+  Counts out_;  // drained or unfit
 };
 
 // Compares numbers within names as numbers: node2 comes before node10.

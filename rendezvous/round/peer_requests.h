@@ -35,8 +35,7 @@ struct LeaderView {
     int workers = 1;
     std::optional<int> node_rank;  // in the round; without a round: the one it asks for
     Place place = Place::kWaiting;
-    std::string left_out =
-        {};  // why it is to be left out; empty: it is not. It may still be in the round
+    bool leads = false;  // the leader is in its agent
     bool operator==(const Member&) const = default;
   };
 
@@ -49,6 +48,14 @@ struct LeaderView {
   int restarts = 0;
   int max_restarts = 0;
   bool has_exact_ranks = false;
+  bool is_finishing = false;  // a worker of the round has ended with 0: its nodes do not change any more
+  struct LeftOut {
+    std::string host;
+    std::string address;
+    std::string why;
+    bool operator==(const LeftOut&) const = default;
+  };
+  std::vector<LeftOut> left_out;  // hosts that are to be left out; some may be in the round, some not here
   std::vector<Member> members;
   int members_left_out = 0;  // too many for one frame
 

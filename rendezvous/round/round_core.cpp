@@ -145,12 +145,12 @@ void RoundCore::on(NodeId from, const NodeHello& hello) {
   turned_away_.forget(hello.host, hello.address, hello.node_rank);
   members_.add(from, what_is_its_own(hello));
   if (hello.last_round) learn_from(*hello.last_round);
-  if (left_out_.find(host_of(from)) != nullptr) members_.leave_out(from, true);
+  members_.set_standing(from, left_out_.standing(host_of(from)));
   if (auto* gathering = std::get_if<Gathering>(&state_)) {
     gathering->newcomers.push_back(from);
     return;
   }
-  if (members_.is_to_be_left_out(from)) return wait_left_out(from);
+  if (members_.is_out(from)) return wait_left_out(from);
   if (!members_.has_room()) {
     out_.push_back({from, WaitAsSpare{WaitAsSpare::Why::kNoRoom}});
     return;
@@ -601,7 +601,7 @@ void RoundCore::remove(NodeId node, NodeGone::How how) {
     next_.nodes_gone += 1;
     const bool is_first = !next_.after_loss;
     if (is_first) next_.after_loss = gone;
-    if (is_first && is_loss && !has_ended() && is_alone_on_host(node)) {
+    if (is_first && is_loss && !has_ended() && may_blame(node)) {
       left_out_.was_lost(host_of(node), now_);
     }
   }
@@ -672,30 +672,34 @@ HostName RoundCore::host_of(NodeId node) const {
   return {hello.host, hello.address};
 }
 
-// Where several nodes are on one host, as in a test, failures say nothing of the host.
-bool RoundCore::is_alone_on_host(NodeId node) const {
+// Where several nodes are on one host, as in a test, failures say nothing of the host; nor where no other can come.
+bool RoundCore::may_blame(NodeId node) const {
+  if (config_.has_exact_ranks || members_.count() < 2) return false;
   return std::ranges::none_of(members_.all(), [this, node](NodeId other) {
     return other != node && host_of(other) == host_of(node);
   });
 }
 
 void RoundCore::blame(NodeId node, const WorkerFailure& failure) {
-  if (is_alone_on_host(node)) left_out_.failed(host_of(node), failure, now_);
+  if (may_blame(node)) left_out_.failed(host_of(node), failure, now_);
 }
 
 void RoundCore::on(NodeId, const DrainAsked& asked) {
-  if (!members_.has(asked.node) || has_ended()) return;
+  if (has_ended()) return;
   if (asked.what == DrainAsked::What::kUndrain) {
-    because("a user wants the node to take part again");
-    return left_out_.take_back(host_of(asked.node));
+    because("a user wants the nodes of the host to take part again");
+    return left_out_.take_back(asked.name);
   }
-  because("a user wants the node to be left out");
+  because("a user wants the nodes of the host to be left out");
   note_request(asked.by);
-  left_out_.leave_out({host_of(asked.node), LeftOutHost::Cause::kDrained, asked.by});
+  left_out_.leave_out({asked.name, LeftOutHost::Cause::kDrained, asked.by});
   settle_left_out();
   const auto* running = std::get_if<Running>(&state_);
   if (asked.what != DrainAsked::What::kDrainAtOnce || running == nullptr) return;
-  if (!running->are_some_done && members_.can_spare()) stop_round({}, as_left_out(next_left_out()));
+  if (running->are_some_done) return;
+  if (const auto spared = members_.to_spare(); !spared.empty()) {
+    stop_round({}, as_left_out(spared.front()));
+  }
 }
 
 void RoundCore::on(NodeId from, const NodeUnfit& unfit) {
@@ -704,48 +708,47 @@ void RoundCore::on(NodeId from, const NodeUnfit& unfit) {
   left_out_.leave_out({host_of(from), LeftOutHost::Cause::kUnfit, unfit.sentence});
 }
 
+void RoundCore::on(NodeId from, const NodeFit&) {
+  because("the health check of the node calls it fit again");
+  left_out_.is_fit(host_of(from));
+}
+
 // What is decided about hosts, for the nodes that are here.
 void RoundCore::settle_left_out() {
   if (left_out_.all() == settled_left_out_) return;
   settled_left_out_ = left_out_.all();
   for (const NodeId id : members_.all()) {
-    const bool is_left_out = left_out_.find(host_of(id)) != nullptr;
-    if (is_left_out == members_.is_to_be_left_out(id)) continue;
-    members_.leave_out(id, is_left_out);
-    if (members_.is_in_group(id) || std::holds_alternative<Gathering>(state_)) continue;
-    if (is_left_out) {
-      wait_left_out(id);
-    } else if (!members_.has_room()) {
-      out_.push_back({id, WaitAsSpare{WaitAsSpare::Why::kNoRoom}});
+    const Standing before = members_.standing(id);
+    const Standing standing = left_out_.standing(host_of(id));
+    if (standing == before) continue;
+    const bool was_out = members_.is_out(id);
+    members_.set_standing(id, standing);
+    if (members_.is_in_group(id)) {
+      if (standing > before) news_.emplace_back(ToBeLeftOut{as_left_out(id)});
+    } else if (!std::holds_alternative<Gathering>(state_)) {
+      if (members_.is_out(id)) wait_left_out(id);
+      if (was_out && !members_.is_out(id) && !members_.has_room()) {
+        out_.push_back({id, WaitAsSpare{WaitAsSpare::Why::kNoRoom}});
+      }
     }
   }
 }
 
-std::string RoundCore::why_left_out(NodeId node) const {
-  const LeftOutHost* host = left_out_.find(host_of(node));
-  return host == nullptr ? "" : host->why;
-}
-
 void RoundCore::wait_left_out(NodeId node) {
-  out_.push_back({node, WaitAsSpare{WaitAsSpare::Why::kLeftOut, why_left_out(node)}});
+  out_.push_back({node, WaitAsSpare{WaitAsSpare::Why::kLeftOut, left_out_.why(host_of(node))}});
 }
 
 NodeGone RoundCore::as_left_out(NodeId node) const {
   return {NodeGone::How::kLeftOut, members_.rank_of(node), members_.hello_of(node).host,
-          why_left_out(node)};
-}
-
-// The first node of the round that is to be left out: it has one.
-NodeId RoundCore::next_left_out() const {
-  return *std::ranges::find_if(members_.group(), [this](NodeId id) {
-    return members_.has(id) && members_.is_to_be_left_out(id);
-  });
+          left_out_.why(host_of(node))};
 }
 
 void RoundCore::form_group() {
   std::map<NodeId, NodeGone> before;
   for (const NodeId id : members_.group()) {
-    if (members_.is_in_group(id) && members_.is_to_be_left_out(id)) before[id] = as_left_out(id);
+    if (members_.is_in_group(id) && members_.standing(id) != Standing::kFit) {
+      before[id] = as_left_out(id);
+    }
   }
   const Membership::Change change = members_.form_group();
   next_.nodes_joined += change.joined;
@@ -789,11 +792,11 @@ void RoundCore::check() const {
 }
 
 void RoundCore::go_on(Gathering& gathering) {
-  const Gathering::Nodes nodes{members_.ready(), members_.fit(), nodes_expected(), has_run(),
+  const Gathering::Nodes nodes{members_.ready(), members_.usable(), nodes_expected(), has_run(),
                                !members_.is_empty() || round_ != Round{}};
   switch (gathering.go_on(config_, nodes, now_)) {
     case Gathering::Next::kOpen:
-      because(members_.fit() >= config_.max_nodes
+      because(members_.usable() >= config_.max_nodes
                   ? "as many nodes are ready as may take part"
                   : "enough nodes are ready, and the time to wait for more is over");
       return open_round();
@@ -865,9 +868,10 @@ void RoundCore::go_on(Running& running) {
 
 // If the next round would have others.
 void RoundCore::change_nodes(Running& running) {
-  if (members_.can_spare()) {
+  const bool is_busy = running.replacements.under_way || !running.leave.stays();
+  if (const auto spared = members_.to_spare(); !spared.empty() && !is_busy) {
     because("a node that is to be left out can be spared");
-    stop_between_steps(running, {.gone = as_left_out(next_left_out())});
+    stop_between_steps(running, {.gone = as_left_out(spared.front())});
   } else if (members_.has_room() && members_.has_connected_outsider()) {
     because("there is room for the node that arrived, and no worker has finished yet");
     next_.after_arrival = true;
@@ -1018,6 +1022,10 @@ void RoundCore::end(JobOutcome outcome) {
   outcome.restarts_asked_for = asked_for_;
   outcome.in_place = in_place_;
   outcome.requests = requests_;
+  for (const LeftOutHost& each : left_out_.all()) {
+    if (outcome.left_out.size() == kRequestsMax) break;
+    outcome.left_out.push_back(each.name.host + " (" + each.name.address + "): " + each.why);
+  }
   outcome.last_round = round_;
   Ended ended{std::move(outcome), {}, now_ + config_.answer_timeout};
   for (const NodeId id : members_.all()) {

@@ -40,6 +40,7 @@
 //   RestartAsked     ignore            ignore          ignore              stop (5); costs nothing ignore          ignore
 //   StopAsked        end(Stopped)      end(Stopped)    end(Stopped)        stop (5)            stop; then end      ignore
 //   DrainAsked       note (7)          note (7)        note (7)            note; stop (7)      note (7)            ignore
+//   NodeFit          note              note            note                note; for a newcomer stop (5) note        ignore
 //   NodeUnfit        note (7)          note (7)        note (7)            note; stop (7)      note (7)            ignore
 //   Goodbye          ignore            ignore          ignore              ignore              ignore              was told
 //   Disconnected     grace             grace           grace               grace               grace               grace
@@ -133,7 +134,12 @@ struct NodeSilent {};
 using LinkEvent = std::variant<NodeDisconnected, NodeResumed, NodeSilent, NodeTurnedAway>;
 
 // What the leader's log names at once.
-using LeaderNews = std::variant<NodeTurnedAway, NodeGone>;
+struct ToBeLeftOut {  // of the next round, if enough others are there
+  NodeGone node;
+};
+using LeaderNews = std::variant<NodeTurnedAway, NodeGone, ToBeLeftOut>;
+// "node 1 (b3) is to be left out: GPU 5 is lost; until it can be spared, it takes part"
+std::string describe(const ToBeLeftOut& news);
 
 struct ToNode {
   NodeId to{};
@@ -185,6 +191,12 @@ class RoundCore {
   const JobOutcome* outcome() const;  // null before the end
   LeaderView view(CoreTime now) const;
   std::optional<WaitForNodes> wait(CoreTime now) const;  // nothing: it does not wait for nodes
+  // A node of the running round that is to be left out is spared at once: nothing comes first.
+  bool may_spare_now() const {
+    const auto* running = std::get_if<Running>(&state_);
+    return running != nullptr && !running->stop && !running->are_some_done &&
+           !running->replacements.under_way && running->leave.stays();
+  }
   // The round runs, and is stopped as soon as it is known after which step.
   bool is_stop_ahead() const {
     const auto* running = std::get_if<Running>(&state_);
@@ -267,6 +279,7 @@ class RoundCore {
   void on(NodeId from, const StepsHeld& held);
   void on(NodeId from, const DrainAsked& asked);
   void on(NodeId from, const NodeUnfit& unfit);
+  void on(NodeId from, const NodeFit& fit);
   void on(NodeId node, const NodeDisconnected& event);
   void on(NodeId node, const NodeResumed& event);
   void on(NodeId node, const NodeSilent& event);
@@ -280,13 +293,11 @@ class RoundCore {
   void remove(NodeId node, NodeGone::How how);
   void give_up_on(NodeId node);
   HostName host_of(NodeId node) const;
-  bool is_alone_on_host(NodeId node) const;
+  bool may_blame(NodeId node) const;
   void blame(NodeId node, const WorkerFailure& failure);
   void settle_left_out();
-  std::string why_left_out(NodeId node) const;
   void wait_left_out(NodeId node);
   NodeGone as_left_out(NodeId node) const;
-  NodeId next_left_out() const;
   void form_group();
   std::size_t consequences_max() const;
   bool was_paused(CoreTime until) const;

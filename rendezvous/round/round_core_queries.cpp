@@ -9,19 +9,18 @@ namespace {
 
 // `has_group`: the group formed last belongs to a round that runs, starts or stops.
 std::vector<LeaderView::Member> members_in_view(const Membership& members,
-                                                const LeftOutHosts& left_out, bool has_group) {
+                                                std::optional<NodeId> leader, bool has_group) {
   std::vector<LeaderView::Member> view;
   for (const NodeId id : members.all()) {
     const NodeHello& hello = members.hello_of(id);
     LeaderView::Member member{id, hello.host, hello.address, hello.local_world_size, {}, {}, {}};
-    const auto* out = left_out.find({hello.host, hello.address});
-    if (out != nullptr) member.left_out = out->why;
+    member.leads = id == leader;
     const bool is_in_round = has_group && members.is_in_group(id);
     member.node_rank = is_in_round ? members.rank_of(id) : hello.node_rank;
     using Place = LeaderView::Place;
     member.place = !members.is_connected(id)                       ? Place::kDisconnected
                    : is_in_round                                   ? Place::kInRound
-                   : out != nullptr                                ? Place::kLeftOut
+                   : members.is_out(id)                            ? Place::kLeftOut
                    : members.has_room() || members.is_in_group(id) ? Place::kWaiting
                                                                    : Place::kSpare;
     view.push_back(std::move(member));
@@ -30,6 +29,11 @@ std::vector<LeaderView::Member> members_in_view(const Membership& members,
 }
 
 }  // namespace
+
+std::string describe(const ToBeLeftOut& news) {
+  return name_of(news.node) + " is to be left out: " + news.node.why +
+         "; until it can be spared, it takes part";
+}
 
 std::optional<NodeId> RoundCore::first_node() const {
   return members_.group().empty() ? std::nullopt : std::optional(members_.group().front());
@@ -92,6 +96,17 @@ LeaderView RoundCore::view(CoreTime now) const {
   view.restarts = restarts();
   view.max_restarts = policy_.max_restarts();
   view.has_exact_ranks = config_.has_exact_ranks;
+  view.is_finishing = are_some_done();
+  for (const LeftOutHost& each : left_out_.all()) {
+    const auto known = std::ranges::find_if(view.left_out, [&](const LeaderView::LeftOut& other) {
+      return other.host == each.name.host && other.address == each.name.address;
+    });
+    if (known == view.left_out.end()) {
+      view.left_out.push_back({each.name.host, each.name.address, each.why});
+    } else {
+      known->why += "; " + each.why;
+    }
+  }
   std::optional<CoreTime> until;
   if (const auto* gathering = std::get_if<Gathering>(&state_)) {
     until = gathering->until();
@@ -101,7 +116,7 @@ LeaderView RoundCore::view(CoreTime now) const {
   if (until) view.left = std::max(*until - now, CoreTime::duration::zero());
   const bool has_group = std::holds_alternative<Opening>(state_) || is_running() ||
                          std::holds_alternative<StoppingRound>(state_);
-  view.members = members_in_view(members_, left_out_, has_group);
+  view.members = members_in_view(members_, config_.own_node, has_group);
   return view;
 }
 

@@ -85,6 +85,7 @@ struct JobOutcome {
   int in_place = 0;            // of `restarts`, without another round; likewise
   // The latest of these requests, and of those to replace a worker: "ddpctl restart (root, pid 4711)".
   std::vector<std::string> requests;
+  std::vector<std::string> left_out;  // hosts that were to be left out at the end: "b3 (10.0.0.3): GPU 5 is lost"
   // Ranks of the last round that had ended with 0 before it was stopped.
   std::vector<int> done;
   Round last_round{};
@@ -231,25 +232,34 @@ struct StepsHeld {
   HoldSteps::Until until = HoldSteps::Until::kLeaveAt;  // as it was asked for
   bool operator==(const StepsHeld&) const = default;
 };
-// A user wants that a node takes part in no round, or that it may again.
+// A machine: an agent that is started again is of the same one.
+struct HostName {
+  std::string host;
+  std::string address;
+  bool operator==(const HostName&) const = default;
+};
+// A user wants that the nodes on a host take part in no round, or that they may again.
 struct DrainAsked {
   enum class What {
     kDrain,        // a round that runs with it is stopped between two steps
     kDrainAtOnce,  // or now
     kUndrain,
   };
-  NodeId node{};
+  HostName name;
   What what = What::kDrain;
   std::string by = {};  // "ddpctl drain (root, pid 4711)"
   bool operator==(const DrainAsked&) const = default;
 };
 // This node's health check says that it should take part in no round.
 struct NodeUnfit : WithSentence {};
+struct NodeFit {  // after NodeUnfit: it may again
+  bool operator==(const NodeFit&) const = default;
+};
 using ToLeader =
     std::variant<NodeHello, StoreOpened, StoreNotOpened, WorkerFailed, SomeWorkersDone, WorkersDone,
                  RoundStopped, NodeLeaving, NodeStuck, Goodbye, RestartAsked, StopAsked,
                  WorkersRecover, WorkerReplaceable, Regrouped, CannotRegroup, LeaveWanted,
-                 StepsHeld, StopWanted, DrainAsked, NodeUnfit>;
+                 StepsHeld, StopWanted, DrainAsked, NodeUnfit, NodeFit>;
 
 // ---- leader to agent
 

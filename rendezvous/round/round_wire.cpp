@@ -31,7 +31,7 @@ constexpr int kMaxInt = std::numeric_limits<int>::max();
 // Messages and frames whose fields need no limits: none, one, two or three.
 template <typename T, typename... Messages>
 concept IsOneOf = (Is<T, Messages> || ...);
-static void fields(auto& /*archive*/, IsOneOf<Goodbye, DeclaredLost> auto& /*message*/) {}
+static void fields(auto& /*archive*/, IsOneOf<Goodbye, DeclaredLost, NodeFit> auto& /*message*/) {}
 static void fields(auto& archive, IsOneOf<SomeWorkersDone, OpenStore, WorkersRecover, LeaveWanted,
                                           StopWanted, JobEnd, Gone, Heartbeat> auto& message) {
   auto& [only] = message;
@@ -95,6 +95,7 @@ static void fields(auto& archive, Is<JobOutcome> auto& outcome) {
   archive.within(0, kMaxCount, outcome.restarts_asked_for, outcome.in_place);
   archive(outcome.last_round);
   archive.lines(outcome.requests);
+  archive.lines(outcome.left_out);
   archive(outcome.done);
 }
 
@@ -143,7 +144,7 @@ static void fields(auto& archive, Is<StopAsked> auto& message) {
 }
 
 static void fields(auto& archive, Is<DrainAsked> auto& message) {
-  archive(message.node);
+  archive.host(message.name.host, message.name.address);
   archive.choice(message.what, DrainAsked::What::kUndrain);
   archive.text(message.by);
 }
@@ -247,7 +248,12 @@ static void fields(auto& archive, Is<LeaderView::Member> auto& member) {
   archive.within(1, limits::kMaxWorkersOfNode, member.workers);
   archive(member.node_rank);
   archive.choice(member.place, LeaderView::Place::kLeftOut);
-  archive.text(member.left_out);
+  archive(member.leads);
+}
+
+static void fields(auto& archive, Is<LeaderView::LeftOut> auto& host) {
+  archive.host(host.host, host.address);
+  archive.text(host.why);
 }
 
 static void fields(auto& archive, Is<LeaderView> auto& view) {
@@ -257,7 +263,7 @@ static void fields(auto& archive, Is<LeaderView> auto& view) {
   archive.within(0, kMaxCount, view.ready);
   archive(view.left);
   archive.within(0, kMaxInt, view.restarts, view.max_restarts);
-  archive(view.has_exact_ranks, view.members);
+  archive(view.has_exact_ranks, view.is_finishing, view.left_out, view.members);
   archive.within(0, kMaxCount, view.members_left_out);
 }
 

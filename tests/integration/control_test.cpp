@@ -478,7 +478,7 @@ TEST_P(Drain, ANodeThatIsNeededStaysUntilAnotherIsThere) {
   const Told told = drain(cluster, 1);
   EXPECT_EQ(told.code, 0) << told.err;
   EXPECT_THAT(told.out,
-              HasSubstr("takes part until another node is there, and is left out then\n"));
+              HasSubstr(" takes part until another node is there, and is left out then\n"));
   EXPECT_EQ(state_of(cluster, 1), "in_round");
   start(cluster, 2);
   ASSERT_EQ(cluster.next_round(2), 1) << cluster.told();

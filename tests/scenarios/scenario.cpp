@@ -161,7 +161,8 @@ rdzv::RoundStopped round_stopped_in(EventLine& line) {
 
 rdzv::DrainAsked drain_asked_in(EventLine& line) {
   rdzv::DrainAsked asked;
-  asked.node = NodeId{static_cast<std::uint32_t>(line.number("node", 0))};
+  const std::string node = std::to_string(line.number("node", 0));
+  asked.name = {"node" + node, "10.0.0." + node};
   using What = rdzv::DrainAsked::What;
   asked.what = line.has("back")  ? What::kUndrain
                : line.has("now") ? What::kDrainAtOnce
@@ -258,6 +259,7 @@ const Names<LeaderEvent>& leader_events() {
       {"StopAsked", [](E& e) { return StopAsked{e.signal(), e.text()}; }},
       {"DrainAsked", drain_asked_in},
       {"NodeUnfit", [](E& e) { return NodeUnfit{{e.text()}}; }},
+      {"NodeFit", [](E&) { return NodeFit{}; }},
       {"WorkersRecover", [](E& e) { return WorkersRecover{{e.round()}}; }},
       {"Regrouped", [](E& e) { return Regrouped{e.round(), e.generation()}; }},
       {"CannotRegroup", [](E& e) { return CannotRegroup{e.round(), e.generation()}; }},
@@ -559,8 +561,10 @@ class Scenario {
     // What the leader's log names, often what nodes are told, too.
     for (const rdzv::LeaderNews& news : leader_->news()) {
       const auto* gone = std::get_if<rdzv::NodeGone>(&news);
-      const std::string text =
-          gone != nullptr ? describe(*gone) : name_of(std::get<rdzv::NodeTurnedAway>(news));
+      const auto* away = std::get_if<rdzv::NodeTurnedAway>(&news);
+      const std::string text = gone != nullptr   ? describe(*gone)
+                               : away != nullptr ? name_of(*away)
+                                                 : describe(std::get<rdzv::ToBeLeftOut>(news));
       const bool is_told = joined(decisions, "").find(text) != std::string::npos;
       decisions.push_back(is_told ? "log it" : "log: " + text);
     }

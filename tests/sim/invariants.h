@@ -17,8 +17,8 @@
 //                generation, and is charged once; when it is over all nodes are in that generation; it is
 //                over, or the round is stopped, within its time limit; at any time a rank has one process
 //                at most; a step that ends its rank twice ends the job
-//   left out     a host that is drained, unfit, or that failures lead to again and again, has a node in a round only while fewer
-//                others than the minimum are there; as soon as it can be spared, its round is stopped
+//   left out     a host that is drained or unfit has a node in a round only while fewer others than the minimum are there; as soon
+//                as it can be spared, its round is stopped; one that failures lead to again and again only if no fit node waits
 //   broken group workers that are stopped since another one failed, or a node is lost, were told so before
 //   delivery     no message is lost to a connection that breaks and is resumed; a short break ends
 //                no round
@@ -141,7 +141,7 @@ class Invariants {
       }
     }
     if (!core.is_running() || are_some_done_ || core.is_stop_ahead()) return;
-    require(left_out_in_group(nodes) <= needed(core, nodes),
+    require(!core.may_spare_now() || left_out_in_group(nodes) <= needed(core, nodes),
             "a node that is to be left out can be spared, and stays in the round");
     if (group_.size() >= static_cast<std::size_t>(schedule_.config.max_nodes)) return;
     for (const auto& [id, node] : nodes) {
@@ -173,8 +173,9 @@ class Invariants {
     best_step_.reset();
     with_steps_.clear();
     in_vain_ = 0;
-    left_out_.clear();
+    reasons_.clear();
     failures_of_hosts_.clear();
+    ranks_of_program_.clear();
     is_node_gone_ = is_for_left_out_ = false;
     left_out_since_.clear();
   }
@@ -213,42 +214,57 @@ class Invariants {
 
   // ---- hosts that are left out
 
+  struct Reasons {
+    bool is_drained = false;
+    bool is_unfit = false;
+    bool is_blamed = false;
+  };
   // An agent that is started again has another address here.
   static std::string name_of(const NodeView& node) {
     return node.hello.host + " " + node.hello.address;
   }
-  bool is_left_out(const NodeView& node) const { return left_out_.contains(name_of(node)); }
+  bool is_left_out(const NodeView& node) const {
+    const auto found = reasons_.find(name_of(node));
+    return found != reasons_.end() && (found->second.is_drained || found->second.is_unfit);
+  }
+  bool is_blamed(const NodeView& node) const {
+    const auto found = reasons_.find(name_of(node));
+    return found != reasons_.end() && found->second.is_blamed;
+  }
   int left_out_in_group(const Views& nodes) const {
     return static_cast<int>(
         std::ranges::count_if(group_, [&](NodeId id) { return is_left_out(nodes.at(id)); }));
   }
   // How many of these nodes cannot be spared.
   int needed(const rdzv::RoundCore& core, const Views& nodes) const {
-    const auto is_fit = [&](const auto& each) {
+    const auto is_usable = [&](const auto& each) {
       // A node whose exact rank another has is none yet.
       const bool is_outside = each.second.is_connected && !schedule_.config.has_exact_ranks;
       const bool is_there = is_outside || starts_.contains(each.first);
       return is_there && core.has(each.first) && !is_left_out(each.second);
     };
-    const auto fit = std::ranges::count_if(nodes, is_fit);
-    return std::max(0, schedule_.config.min_nodes - static_cast<int>(fit));
+    const auto usable = std::ranges::count_if(nodes, is_usable);
+    return std::max(0, schedule_.config.min_nodes - static_cast<int>(usable));
   }
 
   void note_left_out(const rdzv::RoundCore& core, const rdzv::RoundInput& input,
                      const Views& nodes) {
     const auto* message = std::get_if<rdzv::ToLeader>(&input.what);
-    if (const auto* asked = std::get_if<rdzv::DrainAsked>(message);
-        asked != nullptr && core.has(input.node) && core.has(asked->node)) {
-      const std::string host = name_of(nodes.at(asked->node));
+    const bool is_known = message != nullptr && core.has(input.node);
+    if (const auto* asked = std::get_if<rdzv::DrainAsked>(message); asked != nullptr && is_known) {
+      const std::string host = asked->name.host + " " + asked->name.address;
       if (asked->what == rdzv::DrainAsked::What::kUndrain) {
-        left_out_.erase(host);
+        reasons_.erase(host);
         std::erase_if(failures_of_hosts_, [&](const auto& each) { return each.first == host; });
       } else {
-        left_out_[host] = false;
+        reasons_[host].is_drained = true;
       }
     }
-    if (std::get_if<rdzv::NodeUnfit>(message) != nullptr && core.has(input.node)) {
-      left_out_[name_of(nodes.at(input.node))] = false;
+    if (is_known && std::holds_alternative<rdzv::NodeUnfit>(*message)) {
+      reasons_[name_of(nodes.at(input.node))].is_unfit = true;
+    }
+    if (is_known && std::holds_alternative<rdzv::NodeFit>(*message)) {
+      reasons_[name_of(nodes.at(input.node))].is_unfit = false;
     }
     for (const rdzv::LeaderNews& news : core.news()) {
       const auto* gone = std::get_if<rdzv::NodeGone>(&news);
@@ -257,29 +273,41 @@ class Invariants {
           group_, [&](NodeId id) { return nodes.at(id).hello.host == gone->host; });
       if (found == group_.end() || std::exchange(is_node_gone_, true)) continue;
       using How = rdzv::NodeGone::How;
-      if (gone->how != How::kLeft && gone->how != How::kLeftOut)
-        failed_on(name_of(nodes.at(*found)), {});
+      if (gone->how == How::kLeft || gone->how == How::kLeftOut) continue;
+      if (members(core, nodes) == 0) continue;  // it was the only one
+      failed_on(name_of(nodes.at(*found)), {});
     }
   }
 
-  // The third failure leaves a host out; a rank that fails on two hosts acquits both.
+  // The third failure blames a host, if all others together have fewer; a rank that fails on two hosts is the program.
   void failed_on(const std::string& host, std::optional<int> rank) {
+    if (schedule_.config.has_exact_ranks || (rank && ranks_of_program_.contains(*rank))) return;
     const bool is_of_program =
         rank && std::ranges::any_of(failures_of_hosts_, [&](const auto& each) {
           return each.second == rank && each.first != host;
         });
     if (!is_of_program) {
       failures_of_hosts_.emplace_back(host, rank);
-      if (failures_on(host) >= 3) left_out_.try_emplace(host, true);
+      const auto its = failures_on(host);
+      const auto all = static_cast<std::ptrdiff_t>(failures_of_hosts_.size());
+      if (its >= 3 && its > all - its) reasons_[host].is_blamed = true;
       return;
     }
+    ranks_of_program_.insert(*rank);
+    std::set<std::string> acquitted;
+    for (const auto& [name, its] : failures_of_hosts_) {
+      if (its == rank) acquitted.insert(name);
+    }
     std::erase_if(failures_of_hosts_, [&](const auto& each) { return each.second == rank; });
-    std::erase_if(left_out_,
-                  [&](const auto& each) { return each.second && failures_on(each.first) < 3; });
+    for (const std::string& name : acquitted) {
+      if (failures_on(name) < 3) reasons_[name].is_blamed = false;
+    }
+  }
+  static std::ptrdiff_t members(const rdzv::RoundCore& core, const Views& nodes) {
+    return std::ranges::count_if(nodes, [&](const auto& each) { return core.has(each.first); });
   }
   std::ptrdiff_t failures_on(const std::string& host) const {
-    return std::ranges::count(failures_of_hosts_, host,
-                              [](const auto& each) { return each.first; });
+    return std::ranges::count(failures_of_hosts_, host, [](const auto& each) { return each.first; });
   }
 
   // Returns how many were begun.
@@ -327,7 +355,7 @@ class Invariants {
                          const std::map<NodeId, rdzv::ReplaceWorker>& orders, const Views& nodes) {
     auto newcomers = newcomers_with(failed);
     generation_ += 1;
-    failed_on(name_of(nodes.at(input.node)), failed.failure.rank);
+    if (members(core, nodes) >= 2) failed_on(name_of(nodes.at(input.node)), failed.failure.rank);
     for (const NodeId id : group_) {
       require(orders.contains(id) || !core.has(id), "a node is not told of a replacement");
     }
@@ -444,7 +472,7 @@ class Invariants {
     const int charged = core.restarts_in_all() - restarts_before_;
     const bool is_own_fault = failed_first_ && gone.size() == gone.count(*failed_first_);
     if (is_own_fault) note_progress();
-    if (is_own_fault && !is_paid_ && gone.empty()) {
+    if (is_own_fault && !is_paid_ && gone.empty() && members(core, nodes) >= 2) {
       failed_on(name_of(nodes.at(*failed_first_)), cause_rank_);
     }
     require(core.has_ended() || !is_own_fault || !is_in_vain(),
@@ -550,6 +578,13 @@ class Invariants {
     const auto left_out =
         std::ranges::count_if(group, [&](NodeId id) { return is_left_out(nodes.at(id)); });
     require(left_out <= needed(core, nodes), "a node that is to be left out is in a round");
+    const bool has_blamed =
+        std::ranges::any_of(group, [&](NodeId id) { return is_blamed(nodes.at(id)); });
+    const bool has_fit_spare = std::ranges::any_of(nodes, [&](const auto& each) {
+      return is_ready(each) && !is_blamed(each.second) && !starts.contains(each.first);
+    });
+    require(!has_blamed || !has_fit_spare || config.has_exact_ranks,
+            "a node to which failures lead is in a round, and a fit one waits");
     is_node_gone_ = is_for_left_out_ = false;
     left_out_since_.clear();
     starts_ = std::move(starts);
@@ -600,7 +635,8 @@ class Invariants {
   std::optional<std::int64_t> best_step_;
   int in_vain_ = 0;
 
-  std::map<std::string, bool> left_out_;  // hosts, and whether it is for failures
+  std::map<std::string, Reasons> reasons_;  // hosts that are to be left out
+  std::set<int> ranks_of_program_;
   std::vector<std::pair<std::string, std::optional<int>>> failures_of_hosts_;
   bool is_node_gone_ = false;        // one of the round, since it was announced
   std::set<NodeId> left_out_since_;  // likewise

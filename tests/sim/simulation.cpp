@@ -271,7 +271,10 @@ class Simulation : VirtualJob {
       case Kind::kUndrainAsked:
         return ask_to_drain(*agent, rdzv::DrainAsked::What::kUndrain);
       case Kind::kUnfit:
-        return run_in_agent([](VirtualAgent& its) { its.say(rdzv::NodeUnfit{{"a GPU is gone"}}); });
+        return run_in_agent([is_fit = fault.towards_leader](VirtualAgent& its) {
+          its.say(is_fit ? rdzv::ToLeader(rdzv::NodeFit{})
+                         : rdzv::ToLeader(rdzv::NodeUnfit{{"a GPU is gone"}}));
+        });
       case Kind::kStuck:
         if (hosts_leader(*agent)) return;
         agent->set_stuck(true);
@@ -291,14 +294,13 @@ class Simulation : VirtualJob {
 
   // At the agent itself.
   void ask_to_drain(VirtualAgent& agent, rdzv::DrainAsked::What what) {
-    if (server_ == nullptr || !leader_process_->is_alive) return;
-    const auto found = std::ranges::find_if(nodes_, [&](const auto& each) {
-      return each.second == &agent && server_->core().has(each.first);
-    });
+    const auto found = std::ranges::find(nodes_, &agent, [](const auto& each) { return each.second; });
     if (found == nodes_.end()) return;
-    queue.run_in(agent.process(), [&agent, asked = rdzv::DrainAsked{found->first, what, "Ann"}] {
-      agent.say(asked);
-    });
+    const rdzv::NodeHello& hello = views_.at(found->first).hello;
+    queue.run_in(agent.process(),
+                 [&agent, asked = rdzv::DrainAsked{{hello.host, hello.address}, what, "Ann"}] {
+                   agent.say(asked);
+                 });
   }
 
   // ---- the end

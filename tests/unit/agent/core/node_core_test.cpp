@@ -61,7 +61,7 @@ std::string names_of(const std::vector<NodeAction>& actions) {
       "WorkersDone",   "RoundStopped", "NodeLeaving",    "NodeStuck",         "Goodbye",
       "RestartAsked",  "StopAsked",    "WorkersRecover", "WorkerReplaceable", "Regrouped",
       "CannotRegroup", "LeaveWanted",  "StepsHeld",      "StopWanted",        "DrainAsked",
-      "NodeUnfit"};
+      "NodeUnfit",     "NodeFit"};
   static_assert(std::size(kTold) == std::variant_size_v<rdzv::ToLeader>);
   std::string text;
   for (const NodeAction& action : actions) {

@@ -19,7 +19,7 @@ class LeftOut : public ::testing::Test {
     failure.rank = rank;
     hosts.failed(host, failure, at);
   }
-  bool is_left_out(const HostName& host) const { return hosts.find(host) != nullptr; }
+  bool is_left_out(const HostName& host) const { return hosts.standing(host) != Standing::kFit; }
   LeftOutHosts hosts;
 };
 
@@ -30,7 +30,7 @@ TEST_F(LeftOut, IsAHostToWhichThreeFailuresLead) {
   EXPECT_FALSE(is_left_out(kOne));
   fails(kOne, 0);
   ASSERT_TRUE(is_left_out(kOne));
-  EXPECT_EQ(hosts.find(kOne)->why, "3 failures within an hour led to it");
+  EXPECT_EQ(hosts.why(kOne), "3 failures within an hour led to it");
   EXPECT_FALSE(is_left_out(kTwo));
 }
 
@@ -67,10 +67,21 @@ TEST_F(LeftOut, IsNoHostWhoseRankFailsElsewhereToo) {
   ASSERT_TRUE(is_left_out(kOne));
   fails(kTwo, 5);
   EXPECT_FALSE(is_left_out(kOne)) << "the program fails, wherever the rank runs";
-  for (int i = 0; i < 2; ++i) fails(kTwo, 5);
-  EXPECT_FALSE(is_left_out(kTwo)) << "the failure that acquitted the host does not count";
-  fails(kTwo, 5);
-  EXPECT_TRUE(is_left_out(kTwo));
+  for (int i = 0; i < 5; ++i) fails(kTwo, 5, CoreTime(59min));
+  for (int i = 0; i < 5; ++i) fails(kOne, 5, CoreTime(59min));
+  EXPECT_FALSE(is_left_out(kOne));
+  EXPECT_FALSE(is_left_out(kTwo));
+  for (int i = 0; i < 3; ++i) fails(kTwo, 5, CoreTime(61min));
+  EXPECT_TRUE(is_left_out(kTwo)) << "an hour later the rank counts again";
+}
+
+TEST_F(LeftOut, IsNoHostToWhichFewerFailuresLeadThanToAllOthers) {
+  for (int i = 0; i < 2; ++i) fails(kTwo, 10 + i);
+  fails({"b3", "10.0.0.3"}, 20);
+  for (int i = 0; i < 3; ++i) fails(kOne, i);
+  EXPECT_FALSE(is_left_out(kOne));
+  fails(kOne, 3);
+  EXPECT_TRUE(is_left_out(kOne));
 }
 
 TEST_F(LeftOut, RemainsAHostWithThreeFailuresOfOtherRanks) {
@@ -82,15 +93,20 @@ TEST_F(LeftOut, RemainsAHostWithThreeFailuresOfOtherRanks) {
   EXPECT_FALSE(is_left_out(kOne));
 }
 
-TEST_F(LeftOut, IsAHostThatAUserHasDrainedUntilAUserTakesItBack) {
+TEST_F(LeftOut, HasEachReasonUntilThatIsOver) {
   hosts.leave_out({kOne, Cause::kDrained, "Ann"});
   hosts.leave_out({kOne, Cause::kUnfit, "a GPU is gone"});
-  EXPECT_EQ(hosts.find(kOne)->why, "Ann");
+  hosts.leave_out({kOne, Cause::kUnfit, "GPU 5 is lost"});
+  EXPECT_EQ(hosts.why(kOne), "Ann; GPU 5 is lost");
+  EXPECT_EQ(hosts.standing(kOne), Standing::kUnfit);
   for (int i = 0; i < 3; ++i) fails(kOne, 5);
   fails(kTwo, 5);
-  EXPECT_TRUE(is_left_out(kOne));
+  EXPECT_EQ(hosts.standing(kOne), Standing::kUnfit) << "no rank acquits a host of its GPU";
+  hosts.is_fit(kOne);
+  EXPECT_EQ(hosts.standing(kOne), Standing::kDrained);
+  hosts.leave_out({kOne, Cause::kUnfit, "a GPU is gone"});
   hosts.take_back(kOne);
-  EXPECT_FALSE(is_left_out(kOne));
+  EXPECT_EQ(hosts.standing(kOne), Standing::kFit);
 }
 
 TEST_F(LeftOut, CountsAnewAfterAUserHasTakenItBack) {
@@ -100,13 +116,16 @@ TEST_F(LeftOut, CountsAnewAfterAUserHasTakenItBack) {
   EXPECT_FALSE(is_left_out(kOne));
 }
 
-TEST_F(LeftOut, ForgetsTheFirstHostsOfVeryMany) {
-  for (std::size_t i = 0; i <= LeftOutHosts::kHostsMax; ++i) {
-    hosts.leave_out({{std::to_string(i), ""}, Cause::kDrained, "Ann"});
+TEST_F(LeftOut, ForgetsWhatAUserHasSaidLast) {
+  const auto host = [](std::size_t number) { return HostName{std::to_string(number), ""}; };
+  for (std::size_t i = 0; i < LeftOutHosts::kReasonsMax - 1; ++i) {
+    hosts.leave_out({host(i), Cause::kDrained, "Ann"});
   }
-  EXPECT_EQ(hosts.all().size(), LeftOutHosts::kHostsMax);
-  EXPECT_FALSE(is_left_out({"0", ""}));
-  EXPECT_TRUE(is_left_out({"1", ""}));
+  hosts.leave_out({kOne, Cause::kUnfit, "a GPU is gone"});
+  hosts.leave_out({kTwo, Cause::kDrained, "Ann"});
+  EXPECT_EQ(hosts.all().size(), LeftOutHosts::kReasonsMax);
+  EXPECT_FALSE(is_left_out(kOne));
+  EXPECT_TRUE(is_left_out(host(0)));
 }
 
 }  // namespace

@@ -9,6 +9,8 @@ namespace ddprun::rdzv {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::Not;
 
 NodeId id(int number) { return NodeId{static_cast<std::uint32_t>(number)}; }
 
@@ -120,7 +122,9 @@ TEST_F(MembershipTest, KnowsWhoseConnectionHasBeenBrokenLongest) {
 class LeftOutMembers : public MembershipTest {
  protected:
   LeftOutMembers() { members = Membership(2, 4); }
-  void leave_out(int number) { members.leave_out(id(number), true); }
+  void leave_out(int number, Standing standing = Standing::kDrained) {
+    members.set_standing(id(number), standing);
+  }
 };
 
 TEST_F(LeftOutMembers, AreTakenOnlyWhereTheOthersAreFewerThanTheMinimum) {
@@ -148,20 +152,43 @@ TEST_F(LeftOutMembers, AreNotReadyBeyondTheMinimum) {
 TEST_F(LeftOutMembers, LeaveTheirGroupAndAreOutsidersThen) {
   for (int i = 0; i < 3; ++i) add(i, "node" + std::to_string(i));
   members.form_group();
-  EXPECT_FALSE(members.can_spare());
+  EXPECT_THAT(members.to_spare(), IsEmpty());
   leave_out(1);
-  EXPECT_TRUE(members.can_spare());
+  EXPECT_THAT(members.to_spare(), Not(IsEmpty()));
   EXPECT_TRUE(members.is_in_group(id(1))) << "until another group is formed";
   const auto change = members.form_group();
   EXPECT_EQ(change.joined, 0);
   EXPECT_THAT(change.left_out, ElementsAre(id(1)));
   EXPECT_FALSE(members.is_in_group(id(1)));
-  EXPECT_FALSE(members.can_spare());
+  EXPECT_THAT(members.to_spare(), IsEmpty());
   EXPECT_TRUE(members.has_room());
   EXPECT_FALSE(members.has_connected_outsider()) << "none that may come in";
-  members.leave_out(id(1), false);
+  leave_out(1, Standing::kFit);
   EXPECT_TRUE(members.has_connected_outsider());
   EXPECT_EQ(members.form_group().joined, 1);
+}
+
+TEST_F(LeftOutMembers, StayUnfitOnesBeforeDrainedOnes) {
+  for (int i = 0; i < 3; ++i) add(i, "node" + std::to_string(i));
+  members.form_group();
+  leave_out(0, Standing::kUnfit);
+  leave_out(1, Standing::kDrained);
+  EXPECT_THAT(members.to_spare(), ElementsAre(id(0)));
+  EXPECT_THAT(formed(), ElementsAre(1, 2));
+}
+
+TEST_F(LeftOutMembers, AreNotThoseThatAreOnlyBlamedUnlessASpareIsThere) {
+  for (int i = 0; i < 4; ++i) add(i, "node" + std::to_string(i));
+  members.form_group();
+  leave_out(1, Standing::kBlamed);
+  EXPECT_EQ(members.ready(), 4);
+  EXPECT_THAT(formed(), ElementsAre(0, 1, 2, 3));
+  add(4, "node4");
+  EXPECT_THAT(members.to_spare(), IsEmpty()) << "no round is stopped for it";
+  EXPECT_THAT(formed(), ElementsAre(0, 2, 3, 4));
+  members.remove(id(4));
+  EXPECT_TRUE(members.has_connected_outsider());
+  EXPECT_THAT(formed(), ElementsAre(0, 2, 3, 1));
 }
 
 TEST_F(LeftOutMembers, GiveTheirPlaceToASpareAsSoonAsOneIsThere) {
@@ -169,11 +196,11 @@ TEST_F(LeftOutMembers, GiveTheirPlaceToASpareAsSoonAsOneIsThere) {
   add(1, "node1");
   members.form_group();
   leave_out(0);
-  EXPECT_FALSE(members.can_spare());
+  EXPECT_THAT(members.to_spare(), IsEmpty());
   add(2, "node2");
-  EXPECT_TRUE(members.can_spare());
+  EXPECT_THAT(members.to_spare(), Not(IsEmpty()));
   members.disconnected(id(2), CoreTime{});
-  EXPECT_FALSE(members.can_spare());
+  EXPECT_THAT(members.to_spare(), IsEmpty());
   members.resumed(id(2));
   EXPECT_THAT(formed(), ElementsAre(1, 2));
 }

@@ -112,6 +112,8 @@ inline LeaderView example_view() {
   view.restarts = 1;
   view.max_restarts = 5;
   view.has_exact_ranks = true;
+  view.is_finishing = true;
+  view.left_out = {{"b3", "c", "Ann"}};
   view.members = {{NodeId{0}, "node1", "10.0.0.1", 8, 2, LeaderView::Place::kDisconnected},
                   {NodeId{9}, "node2", "10.0.0.2", 4, {}, LeaderView::Place::kSpare}};
   view.members_left_out = 7;
@@ -145,8 +147,9 @@ inline std::vector<wire::AgentFrame> example_agent_frames() {
            LeaveWanted{Round{17}},
            StepsHeld{Round{18}, 1'000'000'000'019, HoldSteps::Until::kRoundStop},
            StopWanted{Round{19}},
-           DrainAsked{NodeId{20}, DrainAsked::What::kUndrain, "ddpctl undrain (root, pid 21)"},
+           DrainAsked{{"b3", "10.0.0.3"}, DrainAsked::What::kUndrain, "ddpctl undrain (root, pid 21)"},
            NodeUnfit{"a GPU is gone"},
+           NodeFit{},
        }) {
     frames.emplace_back(wire::Message<ToLeader>{80, 81, message});
   }

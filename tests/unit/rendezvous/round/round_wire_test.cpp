@@ -306,11 +306,12 @@ TEST(RoundWire, NodeLeavingIsThisInBytesAndNeedsNoSignalIfItIsAPreemption) {
 }
 
 TEST(RoundWire, MessagesAboutNodesThatAreLeftOutAreThisInBytes) {
-  const DrainAsked asked{NodeId{5}, DrainAsked::What::kUndrain, "ab"};
+  const DrainAsked asked{{"b", "c"}, DrainAsked::What::kUndrain, "ab"};
   EXPECT_EQ(hex(payload_of(ToLeader(asked)).substr(kMessageNumberAt)),
-            without_spaces("14 05000000 02 02000000 6162"));
+            without_spaces("14 01000000 62 01000000 63 02 02000000 6162"));
   EXPECT_EQ(hex(payload_of(ToLeader(NodeUnfit{{"ab"}})).substr(kMessageNumberAt)),
             without_spaces("15 02000000 6162"));
+  EXPECT_EQ(hex(payload_of(ToLeader(NodeFit{})).substr(kMessageNumberAt)), "16");
   EXPECT_EQ(hex(payload_of(ToAgent(WaitAsSpare{WaitAsSpare::Why::kLeftOut, "ab"}))
                     .substr(kMessageNumberAt)),
             without_spaces("04 02 02000000 6162"));
@@ -325,22 +326,26 @@ TEST(RoundWire, QuestionsAndAnswersAreThisInBytes) {
   EXPECT_EQ(hex(encode(LeaderFrame(PeerReply{1, NodeId{2}, "x"}))),
             without_spaces("12000000 08 0100000000000000 02000000 01000000 78"));
   EXPECT_EQ(hex(encode(LeaderFrame(PeerAck{3, NodeId{9}, example_view()}))),
-            without_spaces("82000000 09"                 // length, kind
+            without_spaces("93000000 09"                 // length, kind
                            "0300000000000000 09000000"   // id, you
                            "04 04000000"                 // state, round
                            "02000000 08000000 03000000"  // min_nodes, max_nodes, ready
                            "01 002f685900000000"         // left
                            "01000000 05000000 01"        // restarts, max_restarts, has_exact_ranks
+                           "01"                          // is_finishing
+                           "01000000"                    // left_out
+                           "02000000 6233 01000000 63"   // host, address
+                           "03000000 416e6e"             // why
                            "02000000"                    // members
                            "00000000"                    // id
                            "05000000 6e6f646531"         // host
                            "08000000 31302e302e302e31"   // address
                            "08000000 01 02000000 03"     // workers, node_rank, place
-                           "00000000"                    // left_out
+                           "00"                          // leads
                            "09000000"
                            "05000000 6e6f646532"
                            "08000000 31302e302e302e32"
-                           "04000000 00 02 00000000"
+                           "04000000 00 02 00"
                            "07000000"));  // members_left_out
 }
 
@@ -352,11 +357,11 @@ TEST(RoundWire, NumbersOfMessagesStay) {
     if (payload[0] == 6) numbers += payload[kMessageNumberAt];
   });
   EXPECT_EQ(hex(kinds),
-            without_spaces("010105 060606060606060606060606060606060606060606 070708"  // an agent's
+            without_spaces("010105 06060606060606060606060606060606060606060606 070708"  // an agent's
                            "02030405 06060606060606060606060606 070809"));  // the leader's
   EXPECT_EQ(
       hex(numbers),
-      without_spaces("0102030405060708090a0b0c0d0e0f101112131415 0102030405060708090a0b0c0d"));
+      without_spaces("0102030405060708090a0b0c0d0e0f10111213141516 0102030405060708090a0b0c0d"));
 }
 
 TEST(RoundWire, AnotherVersionAndUnknownFlagsAreReadAllTheSame) {
@@ -406,7 +411,7 @@ TEST(RoundWire, UnknownKindsAndMessagesAreRefused) {
     expect_refused(decode_agent_frame(payload), "kind is unknown");
     expect_refused(decode_leader_frame(payload), "kind is unknown");
   }
-  for (const int number : {0, 22, 255}) {
+  for (const int number : {0, 23, 255}) {
     std::string payload = payload_of(ToLeader(Goodbye{}));
     payload[kMessageNumberAt] = static_cast<char>(number);
     expect_refused(decode_agent_frame(payload), "kind is unknown");
