@@ -1,18 +1,22 @@
 #include "agent/supervisor/nans.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <variant>
+
+#include "rendezvous/common/text/lists.h"
 
 namespace ddprun::agent {
 
 void Nans::on(const WorkerEvent& event) {
   if (std::holds_alternative<worker_event::Started>(event.what)) {
     lines_ = {};
-    sentences_.clear();
+    told_.clear();
     has_stopped_ = false;  // it had no effect if the round was stopped already
   }
   if (const auto* its = std::get_if<worker_event::NotFinite>(&event.what)) on(*its);
+  if (const auto* its = std::get_if<worker_event::Ending>(&event.what)) on(*its);
 }
 
 void Nans::on(const worker_event::NotFinite& reported) {
@@ -25,14 +29,33 @@ void Nans::on(const worker_event::NotFinite& reported) {
              return value.name == name && !std::isfinite(value.value);
            });
   };
-  if (!lines_.is_told(name, rank, reported.step, still)) return;
+  const auto left_out =
+      lines_.line(name, rank, reported.step, std::chrono::steady_clock::now(), still);
   const std::string sentence = "rank " + std::to_string(rank) + " reported " + name + " = " +
                                number_text(reported.value.value) + " at step " +
                                std::to_string(reported.step);
-  sentences_[name] = sentence;
-  parts_.log.warn(sentence);
-  events_.write(NanReported{view.round().round, rank, reported.step, reported.value, sentence});
+  if (left_out) {
+    told_[name] = {rank, sentence};
+    const std::string line = *left_out == 0
+                                 ? sentence
+                                 : sentence + ", after " + counted(*left_out, "more such report") +
+                                       " since the last line";
+    parts_.log.warn(line);
+    events_.write(NanReported{view.round().round, rank, reported.step, reported.value, line});
+  }
   if (parts_.job.stops_for_nan) end(reported.local_rank, sentence + "; --on-nan=stop");
+}
+
+// Its page is there for the last time.
+void Nans::on(const worker_event::Ending& ending) {
+  const WorkerView& view = workers_.view();
+  const auto progress = view.progress(ending.local_rank);
+  if (!progress) return;
+  for (const NamedValue& value : progress->values) {
+    const auto its = told_.find(value.name);
+    if (its == told_.end() || its->second.rank != view.rank_of(ending.local_rank)) continue;
+    its->second.is_finite_again = std::isfinite(value.value);
+  }
 }
 
 // One worker is enough: the leader stops all others.
@@ -45,7 +68,10 @@ void Nans::end(int local_rank, const std::string& sentence) {
 std::string Nans::remark() const {
   std::string text;
   if (has_stopped_) return text;
-  for (const auto& [name, sentence] : sentences_) text += "  nan         " + sentence + "\n";
+  for (const auto& [name, its] : told_) {
+    text += "  nan         " + its.sentence +
+            (its.is_finite_again ? ", and it is finite again since" : "") + "\n";
+  }
   return text;
 }
 

@@ -28,6 +28,7 @@ class Nans {
 
  private:
   void on(const worker_event::NotFinite& reported);
+  void on(const worker_event::Ending& ending);
   void end(int local_rank, const std::string& sentence);
 
   const AgentParts parts_;
@@ -35,7 +36,12 @@ class Nans {
   EventLog& events_;
   const Stop stop_;
   NanLines lines_;
-  std::map<std::string, std::string> sentences_;  // by name
+  struct Told {
+    int rank = 0;
+    std::string sentence;
+    bool is_finite_again = false;  // in the last report of that rank, which has ended
+  };
+  std::map<std::string, Told> told_;  // by name: the last line
   bool has_stopped_ = false;
 };
 

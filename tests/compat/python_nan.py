@@ -4,8 +4,10 @@
   python_nan.py DDPRUN
 """
 import json
+import mmap
 import os
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -22,9 +24,10 @@ from ddprun import progress
 
 rank, end = int(os.environ["RANK"]), sys.argv[1]
 for step in range(1, 200):
-    progress.report(step, loss=float("nan") if rank == 3 and step >= 120 else 1 / step, norm=float("inf") if step == 60 else 1)
+    is_nan = rank == 3 and (step >= 120 if end != "flaps" else step % 2 == 0)
+    progress.report(step, loss=float("nan") if is_nan else 1 / step, norm=float("inf") if step == 60 else 1)
     time.sleep(0.005)
-if end == "fails" and rank == 3:
+if end in ("fails", "flaps") and rank == 3:
     sys.exit("no good")
 if end == "waits":
     time.sleep(1000)
@@ -70,6 +73,32 @@ class Nan(unittest.TestCase):
         codes, told, _ = self.run_job("fails")
         self.assertEqual(codes, [1, 1], told)
         self.assertIn("\n  nan         rank 3 reported loss = nan at step 120\n", told[1])
+        self.assertRegex(told[1], r"\n  nan         rank [23] reported norm = inf at step 60, and it is finite again since\n")
+
+    def test_a_value_that_is_nan_at_every_other_step_has_one_line(self):
+        codes, told, events = self.run_job("flaps")
+        self.assertEqual(codes, [1, 1], told)
+        self.assertEqual([each for each in self.nans(events[1]) if each[2] == "loss"], [(3, 2, "loss", "nan")])
+        self.assertEqual(told[1].count("loss = nan"), 2, "a line, and one in the report: " + told[1])
+        self.assertIn("\n  nan         rank 3 reported loss = nan at step 2, and it is finite again since\n", told[1])
+
+    def test_the_step_that_is_told_is_on_the_page(self):
+        sys.path.insert(0, str(SOURCE / "worker_lib/python"))
+        from ddprun import progress
+        link = progress._Link(mmap.mmap(-1, progress._PAGE_BYTES), None, progress._NOT_FINITE_SINCE, None, 0)
+        told = []
+
+        def send(kind, version, more=b""):
+            slot = link._numbers[progress._NOTES_AT // 8] % 2
+            shown = progress._SLOT.unpack_from(link.page, progress._SLOT_AT + slot * progress._SLOT_BYTES)
+            name, value = progress._VALUE.unpack_from(link.page, progress._VALUES_AT + slot * progress._VALUES_BYTES + 8)
+            told.append((kind, progress._NAN.unpack(more)[0], shown[0], name.rstrip(b"\0"), struct.pack("d", value)))
+
+        link._send = send
+        for step, loss in (1, 0.5), (2, float("nan")), (3, 0.5), (4, float("nan")):
+            link.note(step, 0, {"loss": loss})
+        nan = struct.pack("d", float("nan"))
+        self.assertEqual(told, [(progress._NOT_FINITE, step, step, b"loss", nan) for step in (2, 4)])
 
     def test_stops_the_job_on_all_nodes(self):
         codes, told, events = self.run_job("waits", "--on-nan=stop", "--max-restarts=3")

@@ -137,15 +137,16 @@ class _Link:
         slot = number % 2
         now = time.monotonic_ns()
         _SLOT.pack_into(self.page, _SLOT_AT + slot * _SLOT_BYTES, step, total, now, 0, _RUNNING, self._kind, self._began)
+        shown = []
         if values:
             shown = [(name.encode("ascii", "replace"), float(value)) for name, value in list(values.items())[:_VALUES_MAX]]
             self._values = struct.pack("=II", len(shown), 0) + b"".join(_VALUE.pack(*each) for each in shown)
-            for name, value in shown:
-                if value - value != 0 or self._not_finite:
-                    self._look_for_nan(step, name, value, now)
         at = _VALUES_AT + slot * _VALUES_BYTES
         self.page[at:at + len(self._values)] = self._values
         self._numbers[_NOTES_AT // 8] = number  # from here on the slot is the latest
+        for name, value in shown:
+            if value - value != 0 or self._not_finite:
+                self._look_for_nan(step, name, value, now)
         if step >= self._told_from:
             self._mark(step)
         if self._can_park and not self._ends_by_hook:
