@@ -10,8 +10,10 @@
 namespace ddprun::agent {
 namespace {
 
-bool holds(const GpuSample& gpu, int pid) {
-  return std::ranges::count(gpu.processes, pid, &GpuProcess::pid) > 0;
+// Nothing: the GPU's list does not have it.
+std::optional<std::uint64_t> bytes_of(int pid, const GpuSample& gpu) {
+  const auto found = std::ranges::find(gpu.processes, pid, &GpuProcess::pid);
+  return found == gpu.processes.end() ? std::nullopt : std::optional(found->bytes);
 }
 
 std::optional<int> index_in(std::string_view device, const std::vector<GpuSample>& gpus) {
@@ -35,7 +37,9 @@ std::string in_words(const GpuProcess& process, const GpuFailure& failure) {
   if (!process.name.empty()) text += " (" + printable(process.name) + ")";
   text +=
       process.bytes == 0 ? " an unknown part" : " " + std::to_string(process.bytes >> 20) + " MiB";
-  if (failure.are_pids_known) {
+  if (failure.are_pids_known && process.pid == failure.pid) {
+    text += ", the rank's own process, not yet freed";
+  } else if (failure.are_pids_known) {
     text += failure.own.contains(process.pid) ? ", of this job" : ", not of this job";
   }
   return text;
@@ -59,10 +63,20 @@ std::string holders(const GpuFailure& failure) {
 }  // namespace
 
 std::optional<int> gpu_of(const RankDevice& rank, const std::vector<GpuSample>& gpus) {
-  const auto found =
-      std::ranges::find_if(gpus, [&](const GpuSample& each) { return holds(each, rank.pid); });
-  if (rank.pid > 0 && found != gpus.end()) return static_cast<int>(found - gpus.begin());
-  return index_in(rank.device.empty() ? std::to_string(rank.local_rank) : rank.device, gpus);
+  const std::optional<int> assigned =
+      index_in(rank.device.empty() ? std::to_string(rank.local_rank) : rank.device, gpus);
+  std::optional<int> fullest;
+  std::uint64_t most = 0;
+  for (std::size_t i = 0; i < gpus.size() && rank.pid > 0; ++i) {
+    const auto held = bytes_of(rank.pid, gpus[i]);
+    if (!held) continue;
+    if (assigned == static_cast<int>(i)) return assigned;
+    if (!fullest || *held > most) {
+      fullest = static_cast<int>(i);
+      most = *held;
+    }
+  }
+  return fullest ? fullest : assigned;
 }
 
 bool are_pids_known(const std::vector<GpuSample>& gpus, const std::set<int>& own,
@@ -131,7 +145,8 @@ std::string what_is_awaited(const MemoryWait& wait, const std::vector<GpuSample>
   std::vector<std::string> awaited;
   for (std::size_t i = 0; i < now.size(); ++i) {
     const int index = static_cast<int>(i);
-    if (!wait.gpus.empty() && std::ranges::count(wait.gpus, index) == 0) continue;
+    const bool is_used = wait.gpus.empty() || std::ranges::count(wait.gpus, index) > 0;
+    if (!are_pids_known && !is_used) continue;
     const GpuSample& gpu = now[i];
     const std::string where = " on GPU " + std::to_string(index);
     bool is_held = false;

@@ -1,7 +1,7 @@
 // What follows from samples of this machine's GPUs: which one a rank uses, what to say of a rank that has failed, and whether
 // the memory of dead workers is free. Values; pure.
 //
-// Whether the next round's workers may start, for each GPU that this node's ranks use:
+// Whether the next round's workers may start, for each GPU; where pids mean nothing, for each that this node's ranks use:
 //
 //   a sample, and what is known                                      the workers
 //   there is no driver's library, or it does not answer               start
@@ -30,10 +30,11 @@ namespace ddprun::agent {
 struct RankDevice {
   int pid = 0;              // its worker's
   std::string device = {};  // as CUDA_VISIBLE_DEVICES has it, "3" or "GPU-..."; empty: not known
-  int local_rank = 0;
+  int local_rank = -1;      // -1: it says nothing, because the user has named GPUs
 };
 
-// The index of the GPU: the one whose list has its process, else the one that was assigned to it. Nothing: not known.
+// The index of the GPU. Of those whose lists have its process, the one that was assigned to it, else the one where it holds most;
+// if none has it, the one that was assigned. Nothing: not known.
 std::optional<int> gpu_of(const RankDevice& rank, const std::vector<GpuSample>& gpus);
 
 // Whether the pids of the driver's lists are those of this process's namespace. `own`: the processes of this job, here.
@@ -49,6 +50,7 @@ struct GpuFailure {
   std::vector<int> xids;          // since the round began
   std::uint64_t ecc = 0;          // likewise, uncorrected errors
   GpuSample sample = {};          // after the failure
+  int pid = 0;                    // the rank's process
   bool is_out_of_memory = false;  // as the worker's words say
   std::set<int> own = {};         // pids of this job on this node
   bool are_pids_known = false;
@@ -66,7 +68,7 @@ struct MemoryWait {
   static constexpr std::chrono::milliseconds kTellAfter{2'000};
 
   std::vector<int> dead;  // pids of the last round's workers
-  std::vector<int> gpus;  // that this node's ranks use; empty: all
+  std::vector<int> gpus;  // that this node's ranks use, for where pids mean nothing; empty: all
   std::optional<std::vector<GpuSample>> before_first = {};  // the first round
   std::optional<std::vector<GpuSample>> last = {};          // look
 };

@@ -95,7 +95,7 @@ struct Nvml::Functions {
   int (*make_events)(NvmlEvents*);
   int (*subscribe)(NvmlDevice, unsigned long long, NvmlEvents);
   int (*await_event)(NvmlEvents, NvmlEvent*, unsigned);
-  int (*index)(NvmlDevice, unsigned*);
+  int (*free_events)(NvmlEvents);
 };
 
 std::unique_ptr<Nvml> Nvml::load(const std::string& library, bool* is_gpu_lost) {
@@ -120,7 +120,7 @@ std::unique_ptr<Nvml> Nvml::load(const std::string& library, bool* is_gpu_lost) 
   find(nvml, "nvmlEventSetCreate", its->make_events);
   find(nvml, "nvmlDeviceRegisterEvents", its->subscribe);
   find(nvml, "nvmlEventSetWait_v2", its->await_event);
-  find(nvml, "nvmlDeviceGetIndex", its->index);
+  find(nvml, "nvmlEventSetFree", its->free_events);
   const bool is_usable = its->init && its->shutdown && its->count && its->device && its->uuid;
   const int begun = is_usable ? its->init() : kNvmlSuccess;
   if (is_gpu_lost != nullptr) *is_gpu_lost = is_loss(begun);
@@ -242,29 +242,34 @@ std::vector<GpuProcess> Nvml::processes(Device device) const {
   return processes;
 }
 
-void Nvml::subscribe_to_xids() {
+bool Nvml::subscribe_to_xids() {
   const Functions& nvml = *functions_;
-  if (!nvml.make_events || !nvml.subscribe || !nvml.await_event || !nvml.index) return;
+  if (!nvml.make_events || !nvml.subscribe || !nvml.await_event) return false;
+  if (events_ != nullptr && nvml.free_events) nvml.free_events(events_);
+  events_ = nullptr;
   void* events = nullptr;
-  if (nvml.make_events(&events) != kNvmlSuccess) return;
+  if (nvml.make_events(&events) != kNvmlSuccess) return false;
   for (unsigned i = 0; i < count().value_or(0); ++i) {
     Device its = device(i);
     if (its == nullptr) continue;
+    index_of_[its] = static_cast<int>(i);
     if (nvml.subscribe(its, kNvmlXid, events) == kNvmlSuccess) events_ = events;
   }
+  if (events_ == nullptr && nvml.free_events) nvml.free_events(events);
+  return events_ != nullptr;
 }
 
-std::optional<GpuXid> Nvml::await_xid(std::chrono::milliseconds most) {
+Nvml::XidAnswer Nvml::await_xid(std::chrono::milliseconds most) {
+  if (events_ == nullptr) return {std::nullopt, "no GPU tells of Xids"};
   NvmlEvent event{};
-  unsigned index = 0;
-  if (events_ == nullptr) return std::nullopt;
   const int result = functions_->await_event(events_, &event, static_cast<unsigned>(most.count()));
-  if (result != kNvmlSuccess && result != kNvmlTimeout) events_ = nullptr;
-  if (result != kNvmlSuccess || event.type != kNvmlXid ||
-      functions_->index(event.device, &index) != kNvmlSuccess) {
-    return std::nullopt;
+  if (result == kNvmlTimeout) return {};
+  if (result != kNvmlSuccess) {
+    return {std::nullopt, "nvmlEventSetWait_v2 answers " + std::to_string(result)};
   }
-  return GpuXid{static_cast<int>(index), static_cast<int>(event.data)};
+  const auto its = index_of_.find(event.device);
+  if (event.type != kNvmlXid || its == index_of_.end()) return {};
+  return {GpuXid{its->second, static_cast<int>(event.data)}, ""};
 }
 
 }  // namespace ddprun::agent

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -68,11 +69,15 @@ class Nvml {
   // All of this machine or container, in the driver's order. Nothing: they cannot be counted.
   std::optional<std::vector<Gpu>> gpus() const;
   std::vector<GpuSample> samples() const;
-  // Waits for the next one, on one thread at a time. Nothing: none has come in this time, or the driver does not tell (any more).
-  std::optional<GpuXid> await_xid(std::chrono::milliseconds most);
-  bool tells_xids() const { return events_ != nullptr; }
-  // All GPUs that know some tell theirs; from then on none is missed. Call it once.
-  void subscribe_to_xids();
+
+  // ---- Xids: on one thread at a time
+  // All GPUs that know some tell theirs; from then on none is missed. False: there is no such GPU. Call it again after a trouble.
+  bool subscribe_to_xids();
+  struct XidAnswer {
+    std::optional<GpuXid> xid;  // nothing: none has come in this time
+    std::string trouble;        // why it could not wait; empty: it could
+  };
+  XidAnswer await_xid(std::chrono::milliseconds most);
 
  private:
   struct Functions;
@@ -88,6 +93,7 @@ class Nvml {
   void* const library_;
   const std::unique_ptr<Functions> functions_;
   void* events_ = nullptr;
+  std::map<Device, int> index_of_;  // the driver does not tell it of a GPU that is lost
 };
 
 }  // namespace ddprun::agent

@@ -82,8 +82,8 @@ Supervisor::Supervisor(const Job& job)
       end_(
           parts_, {observers_, queries_, leader_},
           [this] {
-            return nans_.remark() + signals_.escalation() + workers_.stacks().text() +
-                   memory_.remark() + health_remarks_;
+            return nans_.remark() + gpus_.remark() + signals_.escalation() +
+                   workers_.stacks().text() + memory_.remark() + health_remarks_;
           },
           log_.writes(Log::Level::kInfo)),
       hangs_(parts_, {report_, workers_, store_, queries_.query(), observers_.events},
@@ -101,8 +101,7 @@ Supervisor::Supervisor(const Job& job)
       late_regroup_(io_),
       late_start_(io_) {
   workers_.ask_gpus_with(
-      {.explain = [this](rdzv::WorkerFailure failure,
-                         auto done) { gpus_.explain(std::move(failure), std::move(done)); },
+      {.explain = [this](rdzv::WorkerFailure& failure) { gpus_.explain(failure); },
        .await_memory = [this](auto done) { gpus_.await_memory(std::move(done)); }});
 }
 
@@ -381,7 +380,12 @@ void Supervisor::perform(const TakeStep& action) {
       action.step > EndStep::kReport || outcome_->kind == rdzv::JobOutcome::Kind::kSucceeded;
   const bool is_told = job_.events.command.empty() || action.step > EndStep::kEvents;
   if (is_reported && is_told && workers_.view().running() == 0) workers_.let_keeper_go();
-  end_.take(action.step, [this, step = action.step] { post(StepTaken{step}); });
+  end_.take(action.step, [this, step = action.step] {
+    const auto tell = [this, step] { post(StepTaken{step}); };
+    const bool is_report_next =
+        step == EndStep::kOutput && outcome_->kind != rdzv::JobOutcome::Kind::kSucceeded;
+    is_report_next ? gpus_.when_explained(tell) : tell();
+  });
 }
 
 // ---- queries, and requests to stop or restart

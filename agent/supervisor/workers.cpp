@@ -536,15 +536,10 @@ void Workers::worker_ended(int local_rank, ExitStatus status, pid_t pid) {
       });
 }
 
-// A worker that ends by itself may do so because of its GPU. A standby does not wait for that answer.
+// A worker that ends by itself may do so because of its GPU.
 void Workers::explain_end(rdzv::WorkerFailure end, bool has_left) {
-  if (end.was_told_to_stop || !end.hang.empty() || !end.asked_by.empty() ||
-      standbys_.waits_for(end.local_rank)) {
-    return report_end(std::move(end), has_left);
-  }
-  gpus_.explain(std::move(end), [this, has_left](rdzv::WorkerFailure explained) {
-    report_end(std::move(explained), has_left);
-  });
+  if (!end.was_told_to_stop && end.hang.empty() && end.asked_by.empty()) gpus_.explain(end);
+  report_end(std::move(end), has_left);
 }
 
 void Workers::report_end(rdzv::WorkerFailure end, bool has_left) {

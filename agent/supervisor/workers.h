@@ -67,10 +67,11 @@ class Workers {
     return reaper_.keeper_slot(helper_slot() + own_helper_.size() - 1);
   }
 
-  // What the GPUs have to say. Each function may call `done` before it returns. Without a call of this, nothing is asked.
+  // What the GPUs have to say. Without a call of this, nothing is asked.
   struct GpuHooks {
-    std::function<void(rdzv::WorkerFailure failure, std::function<void(rdzv::WorkerFailure)> done)>
-        explain = [](rdzv::WorkerFailure failure, const auto& done) { done(std::move(failure)); };
+    // Adds what is known at this moment. It waits for nothing, because a failure must not come after its consequences.
+    std::function<void(rdzv::WorkerFailure& failure)> explain = [](rdzv::WorkerFailure&) {};
+    // May call `done` before it returns.
     std::function<void(std::function<void()> done)> await_memory = [](const auto& done) { done(); };
   };
   void ask_gpus_with(GpuHooks hooks) { gpus_ = std::move(hooks); }

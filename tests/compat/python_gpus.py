@@ -128,9 +128,19 @@ class Gpus(unittest.TestCase):
         code, text = self.ended()
         self.assertEqual(code, 1)
         xid = r"Xid 79 \(it has fallen off the bus\) on GPU 1 of \S+"
-        self.assertRegex(text, rf"rank 1 failed: {xid}; 2 uncorrected ECC errors on GPU 1")
-        self.assertRegex(text, rf"  its error\n    {xid}\n    2 uncorrected ECC errors")
+        self.assertRegex(text, rf"rank 1 failed: {xid}\n")
+        self.assertRegex(text, rf"  its error\n    {xid}\n")
+        self.assertRegex(text, r"\n  gpu         rank 1: 2 uncorrected ECC errors on GPU 1 of \S+ since the round began\n",
+                         "what is new in the answer after its end")
         self.assertIn("    | RuntimeError: CUDA error: unspecified launch failure", text)
+
+    def test_an_xid_is_told_after_an_error_of_the_watch(self):
+        self.start(gpu() + gpu() + "events fail 1\n")
+        self.until(lambda: len(self.gpus()) == 2)
+        self.write("nvml", gpu() + gpu(more="lost") + "events fail 1\nxid 1 79\n")
+        self.until(lambda: "Xid 79 (it has fallen off the bus) on GPU 1" in self.text())
+        self.write("finish", "")
+        self.assertEqual(self.ended()[0], 0)
 
     def test_out_of_memory_names_the_processes(self):
         pids = self.start(gpu())
@@ -138,7 +148,7 @@ class Gpus(unittest.TestCase):
         self.write("fail-0-0", "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB.")
         code, text = self.ended()
         self.assertEqual(code, 1)
-        self.assertRegex(text, r"GPU 0 of \S+ has 70.0 of 80.0 GiB in use after its end; held by "
+        self.assertRegex(text, r"\n  gpu         rank 0: GPU 0 of \S+ has 70.0 of 80.0 GiB in use after its end; held by "
                          rf"pid {pids[1]} \(\S+\) 40960 MiB, of this job; pid {os.getpid()} \(\S+\) 30720 MiB, not of this job\n")
 
     def test_a_restart_awaits_the_memory_of_the_dead(self):
@@ -151,6 +161,18 @@ class Gpus(unittest.TestCase):
         self.write("nvml", gpu() + gpu())
         self.pid(0, 1)
         self.assertRegex(self.text(), "the GPU memory is free after [0-9]+ s; the workers start")
+        self.write("finish", "")
+        self.assertEqual(self.ended()[0], 0)
+
+    def test_the_memory_of_a_rank_is_awaited_where_it_is(self):
+        pids = self.start(gpu() + gpu(), "--max-restarts=1")
+        self.until(lambda: len(self.gpus()) == 2)
+        # It is not on the GPU that was assigned to it, and NVML was not asked between.
+        self.write("nvml", gpu() + gpu() + gpu(30 * GIB) + f"process 2 {pids[0]} {20 * GIB}\n")
+        self.write("fail-0-0", "no good")
+        self.until(lambda: f"20.0 GiB on GPU 2 (pid {pids[0]})" in self.text())
+        self.write("nvml", gpu() + gpu() + gpu())
+        self.pid(0, 1)
         self.write("finish", "")
         self.assertEqual(self.ended()[0], 0)
 
@@ -187,11 +209,38 @@ class Gpus(unittest.TestCase):
         began = time.monotonic()
         self.write("fail-0-0", "no good")
         self.pid(0, 1)
+        self.assertNotIn("is being loaded", self.text())
         self.assertLess(time.monotonic() - began, 10)
         self.assertIn("say nothing: NVML has not answered for", self.text())
         self.assertIn("is not awaited: NVML does not answer", self.text())
         self.write("finish", "")
         self.assertEqual(self.ended()[0], 0, "and the agent ends while its thread hangs")
+
+    def test_a_driver_that_is_slow_to_load_is_not_called_a_lost_gpu(self):
+        for words, is_said in ("ValueError: no good", False), ("RuntimeError: CUDA error: no good", True):
+            with self.subTest(words):
+                self.start(gpu() + gpu() + "hang\n")
+                self.write("fail-0-0", words)
+                code, text = self.ended()
+                self.assertEqual(code, 1)
+                self.assertEqual("say nothing: NVML is being loaded" in text, is_said, text)
+                self.assertNotIn("fallen off the bus", text)
+                for file in self.folder.glob("*-0"):
+                    file.unlink()
+                self.told.close()
+
+    def test_a_failure_does_not_wait_for_a_driver_that_hangs(self):
+        self.start(gpu() + gpu(), f"--events={self.folder}/events")
+        self.until(lambda: len(self.gpus()) == 2)
+        self.write("nvml", gpu() + gpu() + "hang\n")
+        began = time.monotonic()
+        self.write("fail-0-0", "RuntimeError: CUDA error: no good")
+        code, text = self.ended()
+        self.assertEqual(code, 1)
+        events = [json.loads(line) for line in (self.folder / "events").read_text().splitlines()]
+        stopping, = (event["monotonic_us"] for event in events if event["event"] == "round_stopping")
+        self.assertLess(stopping / 1e6 - began, 1, "the leader hears of it before NVML's limit is over")
+        self.assertIn("say nothing: NVML has not answered", text)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@
 //   gpu used=BYTES total=BYTES util=PERCENT temp=DEGREES ecc=ERRORS [lost]    the next GPU
 //   process GPU PID BYTES
 //   xid GPU CODE           tells of it once: each such line is one
+//   events fail TIMES      so many waits for an Xid fail, as when a GPU is lost
 //   hang                   no sample comes back as long as the file has it
 #include <unistd.h>
 
@@ -30,6 +31,7 @@ constexpr unsigned kGpusMax = 16;
 int initialized = 0;
 unsigned indices[kGpusMax] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 std::size_t xids_told = 0;
+unsigned waits_failed = 0;
 
 struct PciInfo {
   char bus_id_legacy[16];
@@ -57,6 +59,7 @@ struct Answers {
   std::vector<std::map<std::string, unsigned long long>> gpus;
   std::vector<std::pair<unsigned, Process>> processes;
   std::vector<std::pair<unsigned, unsigned>> xids;
+  unsigned waits_that_fail = 0;
   bool hangs = false;
 };
 
@@ -87,6 +90,8 @@ Answers answers() {
       std::pair<unsigned, unsigned> xid{};
       words >> xid.first >> xid.second;
       answers.xids.push_back(xid);
+    } else if (word == "events") {
+      words >> word >> answers.waits_that_fail;
     } else if (word == "hang") {
       answers.hangs = true;
     }
@@ -131,7 +136,7 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned index, void** device) {
 }
 int nvmlDeviceGetIndex(void* device, unsigned* index) {
   *index = index_of(device);
-  return kSuccess;
+  return answers().gpus.at(*index).contains("lost") ? kIsLost : kSuccess;
 }
 int nvmlDeviceGetUUID(void* device, char* uuid, unsigned size) {
   if (index_of(device) == 1 && !is_from_file()) return kNotSupported;
@@ -185,7 +190,12 @@ int nvmlDeviceRegisterEvents(void*, unsigned long long, void*) {
 int nvmlEventSetWait_v2(void*, Event* event, unsigned most_ms) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(most_ms);
   do {
-    const auto xids = answers().xids;
+    const Answers all = answers();
+    const auto& xids = all.xids;
+    if (waits_failed < all.waits_that_fail) {
+      ++waits_failed;
+      return kIsLost;
+    }
     if (xids.size() > xids_told) {
       *event = {&indices[xids[xids_told].first], 8, xids[xids_told].second, 0, 0};
       ++xids_told;

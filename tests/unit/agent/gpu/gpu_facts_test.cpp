@@ -26,6 +26,10 @@ TEST(GpuFacts, ARankUsesTheGpuThatHasItsProcessElseTheOneAssigned) {
   EXPECT_EQ(gpu_of({72, "2", 0}, gpus), 2);
   EXPECT_EQ(gpu_of({72, "GPU-ab", 0}, gpus), 2);
   EXPECT_EQ(gpu_of({72, "", 1}, gpus), 1) << "as programs take their local rank";
+  EXPECT_EQ(gpu_of({72, ""}, gpus), std::nullopt) << "other GPUs are named, too few";
+  gpus[0].processes = {{71, 2 * kGiB, "python"}};
+  EXPECT_EQ(gpu_of({71, "2", 0}, gpus), 0) << "where it holds most";
+  EXPECT_EQ(gpu_of({71, "1", 0}, gpus), 1) << "it has a context on the other one, too";
   EXPECT_EQ(gpu_of({72, "", 8}, gpus), std::nullopt);
   EXPECT_EQ(gpu_of({72, "MIG-7", 0}, gpus), std::nullopt);
   EXPECT_EQ(gpu_of({0, "", 0}, {}), std::nullopt);
@@ -60,6 +64,10 @@ TEST(GpuFacts, WithoutMemoryItSaysWhichProcessesHoldSome) {
       in_words(failure),
       ElementsAre("GPU 1 of b1 has 70.0 of 80.0 GiB in use after its end; held by pid 71 "
                   "(python) 61440 MiB, of this job; pid 9 an unknown part, not of this job"));
+  failure.pid = 71;
+  EXPECT_THAT(in_words(failure), ElementsAre(::testing::HasSubstr(
+                                     "pid 71 (python) 61440 MiB, the rank's own process, not yet "
+                                     "freed; pid 9 an unknown part, not of this job")));
   failure.are_pids_known = false;
   failure.sample.processes.pop_back();
   EXPECT_THAT(in_words(failure),
@@ -90,7 +98,9 @@ TEST(MemoryWait, WorkersStartWhenTheMemoryOfTheDeadIsFree) {
   EXPECT_EQ(what_is_awaited(wait, held, false), "20.0 GiB on GPU 0 (pid 71)");
   EXPECT_EQ(what_is_awaited(wait, others, true), "");
   wait.gpus = {1};
-  EXPECT_EQ(what_is_awaited(wait, held, true), "") << "it is not a GPU of this job";
+  EXPECT_EQ(what_is_awaited(wait, held, true), "20.0 GiB on GPU 0 (pid 71)")
+      << "the rank died before it was known which GPU it uses";
+  EXPECT_EQ(what_is_awaited(wait, held, false), "") << "pid 71 may be another process of the host";
 }
 
 TEST(MemoryWait, WherePidsMeanNothingTheMemoryInUseCounts) {

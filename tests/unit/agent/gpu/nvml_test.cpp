@@ -51,12 +51,35 @@ TEST_F(NvmlTest, WaitsForXids) {
   folder_.write("nvml", "gpu used=1 total=2\ngpu used=1 total=2\nxid 1 79\n");
   const auto nvml = Nvml::load(DDPRUN_FAKE_NVML);
   ASSERT_TRUE(nvml);
-  EXPECT_EQ(nvml->await_xid(0ms), std::nullopt);
-  nvml->subscribe_to_xids();
-  ASSERT_TRUE(nvml->tells_xids());
-  EXPECT_EQ(nvml->await_xid(1s), (GpuXid{1, 79}));
-  EXPECT_EQ(nvml->await_xid(1ms), std::nullopt);
-  EXPECT_TRUE(nvml->tells_xids()) << "there may be more";
+  EXPECT_NE(nvml->await_xid(0ms).trouble, "") << "it has not subscribed";
+  ASSERT_TRUE(nvml->subscribe_to_xids());
+  EXPECT_EQ(nvml->await_xid(1s).xid, (GpuXid{1, 79}));
+  const Nvml::XidAnswer answer = nvml->await_xid(1ms);
+  EXPECT_EQ(answer.xid, std::nullopt);
+  EXPECT_EQ(answer.trouble, "") << "there may be more";
+}
+
+TEST_F(NvmlTest, AnXidOfALostGpuIsTold) {
+  folder_.write("nvml", "gpu used=1 total=2\ngpu used=1 total=2\n");
+  const auto nvml = Nvml::load(DDPRUN_FAKE_NVML);
+  ASSERT_TRUE(nvml);
+  ASSERT_TRUE(nvml->subscribe_to_xids());
+  folder_.write("nvml", "gpu used=1 total=2\ngpu lost\nxid 0 1\nxid 1 2\nxid 1 79\n");
+  const GpuXid lost{1, 79};
+  for (int waits = 0; waits < 3; ++waits) {
+    if (nvml->await_xid(1s).xid == lost) return;
+  }
+  FAIL() << "the driver does not tell the index of a GPU that is lost";
+}
+
+TEST_F(NvmlTest, AfterAnErrorItSubscribesAnew) {
+  folder_.write("nvml", "gpu used=1 total=2\nevents fail 1\n");
+  const auto nvml = Nvml::load(DDPRUN_FAKE_NVML);
+  ASSERT_TRUE(nvml);
+  ASSERT_TRUE(nvml->subscribe_to_xids());
+  EXPECT_EQ(nvml->await_xid(1s).trouble, "nvmlEventSetWait_v2 answers 15");
+  ASSERT_TRUE(nvml->subscribe_to_xids());
+  EXPECT_EQ(nvml->await_xid(1ms).trouble, "");
 }
 
 TEST(Nvml, IsNotThereWithoutADriver) {
