@@ -112,7 +112,8 @@ class Gpus(unittest.TestCase):
     def test_a_job_without_gpus_loads_nothing(self):
         self.start(gpu(), CUDA_VISIBLE_DEVICES="")
         self.assertNotIn("GPUS", self.status())
-        self.assertNotIn("ddprun-gpus", self.threads())
+        if not os.path.exists("/dev/nvidiactl"):  # with it that thread looks whether a worker has a GPU open
+            self.assertNotIn("ddprun-gpus", self.threads())
         self.assertNotIn("nvidia-ml", Path(f"/proc/{self.agent.pid}/maps").read_text())
         self.write("fail-0-0", "ValueError: a word that is none of a GPU's")
         code, text = self.ended()
