@@ -156,11 +156,11 @@ struct NodeLeftOut {  // this node waits, and is in no round while enough others
 struct HangReported {  // what the ranks do, some seconds later
   HangReport report;
 };
-using JobEvent = std::variant<JobStarted, RoundStarted, WorkerExited, RoundStopping, Restarted,
-                              SignalReceived, WorkerKilledAfterGrace, KeeperReplaced, JobFinished,
-                              EventsLost, Requested, Recovered, WaitSeen, HangSeen, HangReported,
-                              ReplicasDiffer, PreemptNotice, SlowSeen, HealthSeen, UnfitNode, NodeLeftOut,
-                              NanReported>;
+using JobEvent =
+    std::variant<JobStarted, RoundStarted, WorkerExited, RoundStopping, Restarted, SignalReceived,
+                 WorkerKilledAfterGrace, KeeperReplaced, JobFinished, EventsLost, Requested,
+                 Recovered, WaitSeen, HangSeen, HangReported, ReplicasDiffer, PreemptNotice,
+                 SlowSeen, HealthSeen, UnfitNode, NodeLeftOut, NanReported>;
 
 struct EventHead {
   std::chrono::system_clock::time_point time;

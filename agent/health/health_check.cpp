@@ -13,6 +13,7 @@
 namespace ddprun::agent {
 namespace {
 
+constexpr std::size_t kXidsKept = 32;  // the first ones: later ones follow from them
 using namespace std::chrono_literals;
 
 constexpr std::size_t kSentenceBytesMax = 500;
@@ -158,6 +159,9 @@ void HealthCheck::take_facts(std::string_view line) {
   auto facts = read_health_facts(line);
   if (!facts) return answer_unfit("did not tell what it has found: " + facts.error().to_string());
   if (!first_) first_ = *facts;
+  // The kernel's log does not keep them for ever.
+  if (before_) facts->xids.insert(facts->xids.begin(), before_->xids.begin(), before_->xids.end());
+  if (facts->xids.size() > kXidsKept) facts->xids.resize(kXidsKept);
   auto findings = findings_of(*facts, *first_, before_ ? &*before_ : nullptr);
   before_ = *std::move(facts);
   answer(std::move(findings));

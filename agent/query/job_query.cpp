@@ -39,9 +39,14 @@ LeaderStatus leader_status(const rdzv::LeaderView& view) {
   }
   std::set<int> ranks;
   for (const auto& each : view.members) {
-    status.members.push_back({number(each.id), each.host, each.address, each.workers,
-                              each.node_rank, static_cast<MemberStatus::State>(each.place),
-                              each.leads, {}});
+    status.members.push_back({number(each.id),
+                              each.host,
+                              each.address,
+                              each.workers,
+                              each.node_rank,
+                              static_cast<MemberStatus::State>(each.place),
+                              each.leads,
+                              {}});
     for (const auto& host : view.left_out) {
       if (host.host == each.host && host.address == each.address) {
         status.members.back().left_out = host.why;

@@ -92,7 +92,7 @@ class Supervisor {
   void perform(const Join& action) {
     health_.before_restart([this, action] {
       leader_.join(action.last_round);
-      if (!unfit_.empty()) leader_.tell(rdzv::NodeUnfit{{unfit_}});  // it may be another one
+      if (!unfit_.empty()) leader_.tell(rdzv::NodeUnfit{{unfit_}});  // the leader may be new
     });
   }
   void perform(const Announce& action);
@@ -144,7 +144,7 @@ class Supervisor {
   UserRequests requests_;
   NoticeWatch notices_;
   HealthCheck health_;
-  std::string unfit_;  // what its health check says against this node; empty: nothing
+  std::string unfit_;           // what its health check says against this node; empty: nothing
   std::string health_remarks_;  // for the report of a failure
   JobEnd end_;
   Hangs hangs_;

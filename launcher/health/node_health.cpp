@@ -113,11 +113,11 @@ std::optional<std::string> kernel_log(const std::string& file) {
   }
 }
 
-// GPUs that the workers do not see are those of other jobs; where no address is known, all count.
+// GPUs that the workers do not see are those of other jobs; a GPU whose address is not known may be any.
 bool is_of_workers(const agent::Xid& xid, const std::vector<std::string>& addresses) {
-  return addresses.empty() || std::ranges::any_of(addresses, [&](const std::string& address) {
-           return address.starts_with(xid.gpu);
-         });
+  return std::ranges::any_of(addresses, [&](const std::string& address) {
+    return address.empty() || address.starts_with(xid.gpu);
+  });
 }
 
 void read_kernel_log(const std::string& file, std::optional<std::int64_t> after,
@@ -200,9 +200,13 @@ HealthFacts read_node_health(const agent::HealthQuestion& question, const agent:
   facts.is_nvml_lost = is_nvml_lost;
   facts.ecc_of_cards = ecc_of_cards(root);
   std::vector<std::string> addresses;
+  const auto visible = environment.find("CUDA_VISIBLE_DEVICES");
+  const bool are_hidden =
+      visible != environment.end() &&
+      (visible->second.empty() || visible->second == "-1" || visible->second == "NoDevFiles");
+  if (all.empty() && !are_hidden) addresses.emplace_back();  // some that cannot be counted
   for (const int index : indices) {
-    const std::string& address = all[static_cast<std::size_t>(index)].pci_address;
-    if (!address.empty()) addresses.push_back(address);
+    addresses.push_back(all[static_cast<std::size_t>(index)].pci_address);
   }
   at("/dev/kmsg");
   read_kernel_log(root + "/dev/kmsg", question.after_record, addresses, facts);

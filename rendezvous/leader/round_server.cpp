@@ -75,8 +75,8 @@ void RoundServer::report(const std::vector<LeaderNews>& news) {
       if (admission_) admission_->warn("turned away " + name_of(*away) + ": " + away->why);
     } else {
       const auto* gone = std::get_if<NodeGone>(&each);
-      events_.on_event(LeaderWarning{gone != nullptr ? describe(*gone)
-                                                     : describe(std::get<ToBeLeftOut>(each))});
+      events_.on_event(
+          LeaderWarning{gone != nullptr ? describe(*gone) : describe(std::get<ToBeLeftOut>(each))});
     }
   }
 }

@@ -8,7 +8,7 @@
 //   the third failure within an hour leads to it, and      blamed
 //     more than to all other hosts together (1)
 //   the same rank fails on two hosts within that time      it is the program: failures of the rank count on no host for an hour, and
-//                                                          who has fewer than three others is not blamed any more
+//                                                          a host with fewer than three others is not blamed any more
 //   a user undrains it                                     none of these; no failure of before counts
 //
 //   (1) the first failure of a round, a worker replaced in place, or the first node that a round loses; not a worker that a
@@ -99,14 +99,12 @@ class LeftOutHosts {
   };
 
   bool has(const HostName& name, Cause cause) const {
-    return std::ranges::any_of(hosts_, [&](const LeftOutHost& each) {
-      return each.name == name && each.cause == cause;
-    });
+    return std::ranges::any_of(
+        hosts_, [&](const LeftOutHost& each) { return each.name == name && each.cause == cause; });
   }
   void erase(const HostName& name, Cause cause) {
-    std::erase_if(hosts_, [&](const LeftOutHost& each) {
-      return each.name == name && each.cause == cause;
-    });
+    std::erase_if(
+        hosts_, [&](const LeftOutHost& each) { return each.name == name && each.cause == cause; });
   }
   // The user's word goes last.
   void make_room() {

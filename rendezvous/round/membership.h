@@ -43,7 +43,9 @@ class Membership {
   // How many nodes could form a group now. A node that was in no group yet counts only while it is
   // connected.
   int ready() const { return usable() + static_cast<int>(std::min(needed(), out_.ready())); }
-  int usable() const { return static_cast<int>(usable_.ready()); }  // without drained and unfit ones
+  int usable() const {
+    return static_cast<int>(usable_.ready());
+  }  // without drained and unfit ones
   std::vector<NodeId> all() const;
 
   // The connection of a present node broke.

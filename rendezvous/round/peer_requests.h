@@ -48,14 +48,16 @@ struct LeaderView {
   int restarts = 0;
   int max_restarts = 0;
   bool has_exact_ranks = false;
-  bool is_finishing = false;  // a worker of the round has ended with 0: its nodes do not change any more
+  bool is_finishing =
+      false;  // a worker of the round has ended with 0: its nodes do not change any more
   struct LeftOut {
     std::string host;
     std::string address;
     std::string why;
     bool operator==(const LeftOut&) const = default;
   };
-  std::vector<LeftOut> left_out;  // hosts that are to be left out; some may be in the round, some not here
+  std::vector<LeftOut>
+      left_out;  // hosts that are to be left out; some may be in the round, some not here
   std::vector<Member> members;
   int members_left_out = 0;  // too many for one frame
 

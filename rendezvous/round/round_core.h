@@ -134,7 +134,7 @@ struct NodeSilent {};
 using LinkEvent = std::variant<NodeDisconnected, NodeResumed, NodeSilent, NodeTurnedAway>;
 
 // What the leader's log names at once.
-struct ToBeLeftOut {  // of the next round, if enough others are there
+struct ToBeLeftOut {  // the next round is without it, if enough others are there
   NodeGone node;
 };
 using LeaderNews = std::variant<NodeTurnedAway, NodeGone, ToBeLeftOut>;

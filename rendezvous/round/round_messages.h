@@ -85,7 +85,8 @@ struct JobOutcome {
   int in_place = 0;            // of `restarts`, without another round; likewise
   // The latest of these requests, and of those to replace a worker: "ddpctl restart (root, pid 4711)".
   std::vector<std::string> requests;
-  std::vector<std::string> left_out;  // hosts that were to be left out at the end: "b3 (10.0.0.3): GPU 5 is lost"
+  std::vector<std::string>
+      left_out;  // hosts that were to be left out at the end: "b3 (10.0.0.3): GPU 5 is lost"
   // Ranks of the last round that had ended with 0 before it was stopped.
   std::vector<int> done;
   Round last_round{};

@@ -427,7 +427,8 @@ class Drain : public ControlOfNodes {
     const std::string address = "127.0.0." + std::to_string(node + 1);
     const json::object status = status_of(std::to_string(cluster[0].pid()));
     for (const json::value& each : status.at("leader").at("members").as_array()) {
-      if (each.at("address").as_string() == address) return std::string(each.at("state").as_string());
+      if (each.at("address").as_string() == address)
+        return std::string(each.at("state").as_string());
     }
     return "none";
   }
@@ -466,7 +467,7 @@ TEST_P(Drain, AnElasticJobGoesOnWithFewerUntilTheNodeMayTakePartAgain) {
   ASSERT_GT(alone, 0) << cluster.told();
   const Told told = ask({"undrain", "127.0.0.2", std::to_string(cluster[1].pid())});
   EXPECT_EQ(told.code, 0) << told.err;
-  EXPECT_THAT(told.out, HasSubstr("may take part again\n"));
+  EXPECT_THAT(told.out, HasSubstr("(127.0.0.2) may take part again: ddpctl drain ("));
   EXPECT_EQ(cluster.next_round(2), alone + 1) << cluster.told();
   expect_good_end(cluster);
 }

@@ -307,7 +307,8 @@ class Invariants {
     return std::ranges::count_if(nodes, [&](const auto& each) { return core.has(each.first); });
   }
   std::ptrdiff_t failures_on(const std::string& host) const {
-    return std::ranges::count(failures_of_hosts_, host, [](const auto& each) { return each.first; });
+    return std::ranges::count(failures_of_hosts_, host,
+                              [](const auto& each) { return each.first; });
   }
 
   // Returns how many were begun.

@@ -28,7 +28,7 @@ struct Fault {
     kStopAsked,     // ddpctl stop
     kDrainAsked,    // ddpctl drain of the slot, at once if `towards_leader`
     kUndrainAsked,
-    kUnfit,         // its health check says so; `towards_leader`: that it is fit
+    kUnfit,  // its health check says so; `towards_leader`: that it is fit
     kStuck,  // the agent is heard but does nothing for `length`; never the leader's
   };
   Kind kind = Kind::kWorkerDies;

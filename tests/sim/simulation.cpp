@@ -294,7 +294,8 @@ class Simulation : VirtualJob {
 
   // At the agent itself.
   void ask_to_drain(VirtualAgent& agent, rdzv::DrainAsked::What what) {
-    const auto found = std::ranges::find(nodes_, &agent, [](const auto& each) { return each.second; });
+    const auto found =
+        std::ranges::find(nodes_, &agent, [](const auto& each) { return each.second; });
     if (found == nodes_.end()) return;
     const rdzv::NodeHello& hello = views_.at(found->first).hello;
     queue.run_in(agent.process(),

@@ -121,12 +121,19 @@ TEST_F(HealthCoreTest, AnUnfitNodeIsEvictedAndAgainIfTheReasonIsNews) {
     core_.step(CheckIsDue{});
     return core_.step(answer(std::move(findings)));
   };
+  EXPECT_THAT(core_.step(answer({kLostGpu})), ElementsAre(is(RunCheck{})));
   EXPECT_THAT(core_.step(answer({kLostGpu})),
               ElementsAre(is(Evict{kLostGpu.sentence}), is(ArmTimer{})));
   EXPECT_THAT(check({kLostGpu}), ElementsAre(is(ArmTimer{})));
   EXPECT_THAT(check({kDeadMount}), ElementsAre(is(Evict{kDeadMount.sentence}), is(ArmTimer{})));
+  EXPECT_THAT(check({}), ElementsAre(is(TakeBack{}), is(ArmTimer{})));
   EXPECT_THAT(check({}), ElementsAre(is(ArmTimer{})));
-  EXPECT_THAT(check({kDeadMount}), ElementsAre(is(Evict{kDeadMount.sentence}), is(ArmTimer{})));
+}
+
+TEST_F(HealthCoreTest, WhatIsOverAMomentLaterEvictsNoNode) {
+  check_in_background();
+  EXPECT_THAT(core_.step(answer({kDeadMount})), ElementsAre(is(RunCheck{})));
+  EXPECT_THAT(core_.step(answer({})), ElementsAre(is(ArmTimer{})));
 }
 
 // It began before what makes the node suspect.

@@ -189,6 +189,14 @@ TEST_F(NodeHealthTest, XidsSinceTheFirstCheck) {
   EXPECT_THAT(check(), IsEmpty());
 }
 
+TEST_F(NodeHealthTest, WhereTheWorkersSeeNoGpuXidsAreThoseOfOthers) {
+  environment_["CUDA_VISIBLE_DEVICES"] = "";
+  log(kOldRecord);
+  EXPECT_THAT(check(), IsEmpty());
+  log(kOldRecord + "3,42,1,-;NVRM: Xid (PCI:0000:3a:00): 79, x\n");
+  EXPECT_THAT(check(), IsEmpty());
+}
+
 TEST_F(NodeHealthTest, XidsOfGpusThatTheWorkersDoNotSeeAreThoseOfOthers) {
   use_nvml();  // 0000:3a:00.0 and 0000:3b:00.0
   environment_["CUDA_VISIBLE_DEVICES"] = "1";

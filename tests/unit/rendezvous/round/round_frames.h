@@ -147,7 +147,8 @@ inline std::vector<wire::AgentFrame> example_agent_frames() {
            LeaveWanted{Round{17}},
            StepsHeld{Round{18}, 1'000'000'000'019, HoldSteps::Until::kRoundStop},
            StopWanted{Round{19}},
-           DrainAsked{{"b3", "10.0.0.3"}, DrainAsked::What::kUndrain, "ddpctl undrain (root, pid 21)"},
+           DrainAsked{
+               {"b3", "10.0.0.3"}, DrainAsked::What::kUndrain, "ddpctl undrain (root, pid 21)"},
            NodeUnfit{"a GPU is gone"},
            NodeFit{},
        }) {

@@ -356,9 +356,10 @@ TEST(RoundWire, NumbersOfMessagesStay) {
     kinds += payload[0];
     if (payload[0] == 6) numbers += payload[kMessageNumberAt];
   });
-  EXPECT_EQ(hex(kinds),
-            without_spaces("010105 06060606060606060606060606060606060606060606 070708"  // an agent's
-                           "02030405 06060606060606060606060606 070809"));  // the leader's
+  EXPECT_EQ(
+      hex(kinds),
+      without_spaces("010105 06060606060606060606060606060606060606060606 070708"  // an agent's
+                     "02030405 06060606060606060606060606 070809"));               // the leader's
   EXPECT_EQ(
       hex(numbers),
       without_spaces("0102030405060708090a0b0c0d0e0f10111213141516 0102030405060708090a0b0c0d"));
