@@ -201,6 +201,7 @@ class SimulatedJob final : public JobView {
                                  .max_nodes = nodes(),
                                  .missing_ranks = {},
                                  .left = {},
+                                 .left_out = {},
                                  .members = {}};
     if (missing_ > 0) {
       status.leader->state = "gathering";
