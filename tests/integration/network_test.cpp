@@ -105,6 +105,35 @@ TEST_F(NetworkTest, AStrangersHostIsRefusedWhereThereIsAToken) {
   expect_good_end();
 }
 
+// On hosts of their own: drained by name, and taken back; then one becomes unfit.
+TEST_F(NetworkTest, NodesThatAreToBeLeftOutGiveTheirPlaceToASpare) {
+  const TemporaryTree sockets;
+  const std::map<std::string, std::string> environment{{"DDPRUN_CONTROL_DIR", sockets / "ddprun"},
+                                                       {"DDPRUN_TEST_MINUTE_MS", "50"}};
+  Cluster& cluster = cluster_of(3, {.options = {"--no-token"}, .environment = environment});
+  for (const int node : {0, 1}) cluster.start(node);
+  ASSERT_EQ(cluster.next_round(2), 0) << cluster.told();
+  const std::string bad = cluster.folder() / "bad";
+  cluster.start(2, {"--health-check=test ! -e " + bad});
+  ASSERT_TRUE(cluster[2].reaches([&] {
+    return cluster[2].err().find("this node waits") != std::string::npos;
+  })) << cluster.told();
+  const auto ask = [&](const std::string& what) {
+    Job command(ddpctl({what, "node1", std::to_string(cluster[0].pid())}),
+                {.environment = environment});
+    EXPECT_EQ(command.wait(), exited(0)) << command.err() << cluster.told();
+  };
+  ask("drain");
+  ASSERT_EQ(cluster.next_round(2), 1) << cluster.told();
+  EXPECT_THAT(cluster.first_ranks(1), ElementsAre(Pair(0, 0), Pair(2, 1)));
+  ask("undrain");
+  write_file(bad, "");
+  ASSERT_EQ(cluster.next_round(2), 2) << cluster.told();
+  EXPECT_THAT(cluster.first_ranks(2), ElementsAre(Pair(0, 0), Pair(1, 1)));
+  EXPECT_THAT(cluster[0].err(), HasSubstr("node 1 (node2) is to be left out: the health check '"));
+  expect_good_end();
+}
+
 class EveryMeeting : public NetworkTest,
                      public ::testing::WithParamInterface<std::tuple<Meeting, bool>> {};
 INSTANTIATE_TEST_SUITE_P(By, EveryMeeting,
