@@ -89,16 +89,18 @@ TEST(EventLines, TellWhichNodeWentAndHow) {
   EXPECT_EQ(
       event_line(kHead,
                  Restarted{Round{2}, 0, 3, {}, 8us, rdzv::NodeGone{How::kSilent, 3, "b12"}, 2, 1}),
-      expected("restarted",
-               R"("round":2,"restart":0,"max_restarts":3,"failure":null,"until_run_us":8,)"
-               R"("lost_node":{"node_rank":3,"host":"b12","how":"silent"},"nodes_gone":2,)"
-               R"("nodes_joined":1,"was_asked_for":false,"asked_by":null,"how":"restarted",)"
-               R"("generation":null,"newcomer":null)"));
+      expected(
+          "restarted",
+          R"("round":2,"restart":0,"max_restarts":3,"failure":null,"until_run_us":8,)"
+          R"("lost_node":{"node_rank":3,"host":"b12","how":"silent","why":null},"nodes_gone":2,)"
+          R"("nodes_joined":1,"was_asked_for":false,"asked_by":null,"how":"restarted",)"
+          R"("generation":null,"newcomer":null)"));
   for (const auto& [how, name] : {std::pair{How::kDisconnected, "disconnected"},
                                   {How::kReplaced, "replaced"},
                                   {How::kLeft, "left"},
                                   {How::kStuck, "stuck"},
-                                  {How::kUnresponsive, "unresponsive"}}) {
+                                  {How::kUnresponsive, "unresponsive"},
+                                  {How::kLeftOut, "left_out"}}) {
     const std::string line =
         event_line(kHead, Restarted{Round{1}, 0, 0, {}, 0us, rdzv::NodeGone{how, 0, "\xff"}, 1, 0});
     EXPECT_NE(line.find(std::string(R"("host":")") + "\xef\xbf\xbd" + R"(","how":")" + name + "\""),
@@ -170,6 +172,8 @@ TEST(EventLines, TellOfTheRest) {
                                        R"("sentence":"node 7 is wanted")"));
   EXPECT_EQ(event_line(kHead, HealthSeen{"warning", "/dev/shm is nearly full"}),
             expected("health", R"("severity":"warning","sentence":"/dev/shm is nearly full")"));
+  EXPECT_EQ(event_line(kHead, NodeLeftOut{"b1", "Ann"}),
+            expected("left_out", R"("node":"b1","why":"Ann")"));
   EXPECT_EQ(event_line(kHead, UnfitNode{"b1", "GPU 3 is lost"}),
             expected("unfit_node", R"("node":"b1","why":"GPU 3 is lost")"));
   EXPECT_EQ(event_line(kHead, SignalReceived{SIGTERM}),
