@@ -612,8 +612,8 @@ def f(how):
     if how == "ignore":
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    (folder / f"started-{rank}").touch()
     try:
+        (folder / f"started-{rank}").touch()
         time.sleep(1000)
     finally:
         (folder / f"finally-{rank}").touch()
