@@ -13,9 +13,9 @@
 namespace ddprun::agent {
 namespace {
 
-constexpr std::size_t kXidsKept = 32;  // the first ones: later ones follow from them
 using namespace std::chrono_literals;
 
+constexpr std::size_t kXidsKept = 32;  // the first ones: later ones follow from them
 constexpr std::size_t kSentenceBytesMax = 500;
 constexpr auto kLate = 1s;  // more than a loop that runs is late
 

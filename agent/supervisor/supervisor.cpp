@@ -36,8 +36,11 @@ std::chrono::milliseconds health_limit(const Environment& environment) {
 HealthCheck::Spec health_spec(const Job& job) {
   std::error_code ec;
   std::vector<std::string> folders;
-  if (const auto here = std::filesystem::current_path(ec); !ec) folders.push_back(here.string());
-  if (!job.output.log_dir.empty()) folders.push_back(job.output.log_dir);
+  if (!job.health_check.empty()) {
+    const auto here = std::filesystem::current_path(ec);
+    if (!ec) folders.push_back(here.string());
+    if (!job.output.log_dir.empty()) folders.push_back(job.output.log_dir);
+  }
   return {job.health_check, job.environment, std::move(folders),
           minute_of(job.environment) * kMinutesBetweenHealthChecks, health_limit(job.environment)};
 }
